@@ -1,0 +1,414 @@
+/*
+ * kvtrunk.h - the C interface of kvtrunk, and its manual.
+ *
+ * kvtrunkd keeps the KV cache of prompts that several inference workers share: a tree of token
+ * prefixes over encoded KV pages in one arena of device or shared host memory. A worker links
+ * libkvtrunk, asks for the longest prefix that is held (kvt_acquire), decodes those pages straight
+ * from the mapped arena into its own KV cache (kvt_decode), computes what is missing, hands the
+ * new pages in (kvt_encode, kvt_seal) and lets go (kvt_release).
+ *
+ *     kvt_open -> kvt_acquire -> kvt_decode ... -> compute -> kvt_encode, kvt_seal -> kvt_release
+ *                      ^                                             |
+ *                      '----------------- kvt_extend <---------------'        ... -> kvt_close
+ *
+ * THE RULE EVERYTHING FOLLOWS FROM: the cache may always forget, but must never lie. Any failure
+ * (daemon gone, lease lost, page damaged, time-out) shows as a shorter prefix or as a status that
+ * says so; it never shows as wrong bytes with KVT_OK.
+ *
+ * CONVENTIONS
+ * - Every call that can fail returns a kvt_status. Outputs come last, are named ret_..., and are
+ *   untouched unless the call returned KVT_OK (a call that breaks this says so).
+ * - Destructors (kvt_close, kvt_release) accept NULL.
+ * - All sizes are in bytes if the name ends in _bytes, in tokens if it ends in _tokens, in
+ *   milliseconds if it ends in _ms. A token is an unsigned 32-bit id.
+ * - The library never prints, never installs a signal handler, never calls exit.
+ *
+ * THREADS
+ * - A kvt_client may be used by any number of threads at once; each call blocks only its caller.
+ * - One kvt_lease may be used by one thread at a time; different leases are independent.
+ * - kvt_close may be called while other threads are inside calls on the same client: they return
+ *   KVT_ECLOSED, and kvt_close returns after the last of them has left. No call may START after
+ *   kvt_close was called.
+ * - After fork() the child must not use a client of its parent: every call answers KVT_EFORK.
+ *   The child may open a client of its own only after exec(), since the messaging library below
+ *   does not survive a fork.
+ *
+ * TIME
+ * - Every call that talks to the daemon ends within the client's timeout_ms (or the wait_ms that
+ *   the call itself was given, plus timeout_ms), whatever the daemon does.
+ */
+#ifndef KVTRUNK_H
+#define KVTRUNK_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define KVT_VERSION_MAJOR 0
+#define KVT_VERSION_MINOR 1
+#define KVT_VERSION_PATCH 0
+
+/* Where the daemon listens unless it is told otherwise: $XDG_RUNTIME_DIR/kvtrunk.sock for a user,
+ * this path for root and for the systemd service. kvt_options.socket NULL looks at the environment
+ * variable KVTRUNK_SOCKET first, then at the user's path, then at this one. */
+#define KVT_DEFAULT_SOCKET "/run/kvtrunk/kvtrunk.sock"
+
+/* Limits of the interface. A value over one of them is refused with KVT_ELIMIT. */
+enum {
+    KVT_MAX_LAYERS = 1024,            /* layers of a geometry, all groups together */
+    KVT_MAX_HEADS = 1024,             /* KV heads of one rank */
+    KVT_MAX_HEAD_DIM = 1024,          /* elements of one row of one part */
+    KVT_MAX_GROUPS = 8,               /* layer groups of a geometry */
+    KVT_MAX_RANKS = 64,               /* ranks of a geometry */
+    KVT_MAX_REQUEST_TOKENS = 1 << 20, /* tokens of one path */
+    KVT_MAX_SEAL_PAGES = 1024,        /* pages of one kvt_seal */
+    KVT_MAX_NAME_BYTES = 255,         /* each fingerprint, adapter, salt of a realm */
+};
+
+/* ------------------------------------------------------------------------------------------------
+ * Status
+ * ---------------------------------------------------------------------------------------------- */
+
+/*
+ * What a call answers. The numbers are part of the wire format and never change their meaning.
+ * "Cure" says what a caller does about it.
+ */
+typedef enum kvt_status {
+    KVT_OK = 0,
+    KVT_EINVAL = 1,      /* an argument makes no sense. Cure: a bug of the caller, mend it */
+    KVT_ENOMEM = 2,      /* no memory in this process or in the daemon */
+    KVT_ELIMIT = 3,      /* over a stated limit (tokens, pages, leases, bytes). Cure: ask for less */
+    KVT_ETIMEDOUT = 4,   /* no answer in time. What was asked may or may not have been done; the
+                            library sees to it that it is undone. Cure: go on without the cache */
+    KVT_ECONN = 5,       /* no daemon at the socket, or it went away during the call. The library
+                            connects again by itself. Cure: go on without the cache */
+    KVT_EPROTO = 6,      /* the other side sent something that is not the protocol */
+    KVT_EVERSION = 7,    /* the other side speaks another version of it. Cure: update one side */
+    KVT_EDENIED = 8,     /* this uid maps to no tenant, or a file is not the caller's own */
+    KVT_ESTALE = 9,      /* what the lease named is no longer held, or the daemon is not the one that
+                            gave it. What was decoded meanwhile is void. Cure: acquire again */
+    KVT_EFULL = 10,      /* no room, and nothing of the tenant's own can go now. Cure: go on
+                            without; release leases, or give the daemon more memory */
+    KVT_EBUSY = 11,      /* it is being used in a way that excludes this call. Cure: later */
+    KVT_ENOENT = 12,     /* no such lease, realm, page or file */
+    KVT_EEXIST = 13,     /* it is there already */
+    KVT_ECORRUPT = 14,   /* a page's header, checksum or length is wrong. Nothing was stored or
+                            handed out */
+    KVT_EORDER = 15,     /* a page was sealed before the page in front of it */
+    KVT_EGEOMETRY = 16,  /* the geometry is absurd, or not the one of the realm */
+    KVT_ENOTSUP = 17,    /* known, but not in this build or not for this geometry */
+    KVT_EFORK = 18,      /* the client belongs to the parent process of this one */
+    KVT_ECLOSED = 19,    /* kvt_close was called meanwhile */
+    KVT_EIO = 20,        /* the system failed a file operation (errno tells more on the side) */
+    KVT_ESESSION = 21,   /* the daemon does not know this connection's session (the library handles
+                            this by itself; seen only on the raw wire) */
+    KVT_EDUPLICATE = 22, /* a request with this number was done before; it was not done again */
+    KVT_ECANCELED = 23,  /* the caller cancelled it */
+    KVT_ESYNTAX = 24,    /* a text (configuration, trace, codec set) does not parse */
+    KVT_EINTERNAL = 25,  /* a fault of kvtrunk itself. Cure: report it */
+    KVT_N_STATUS
+} kvt_status;
+
+/* The name of a status ("KVT_ESTALE"), and one line that says what it means and what to do. Static
+ * strings; an unknown number gets "KVT_?" and "unknown status". Never fail, any thread. */
+const char *kvt_status_name(kvt_status status);
+const char *kvt_status_text(kvt_status status);
+
+/* ------------------------------------------------------------------------------------------------
+ * Geometry: what a page looks like
+ * ---------------------------------------------------------------------------------------------- */
+
+typedef enum kvt_dtype {
+    KVT_F16 = 1,  /* IEEE 754 binary16 */
+    KVT_BF16 = 2, /* upper half of IEEE 754 binary32 */
+} kvt_dtype;
+
+/* How the two parts of a row are to be read. */
+typedef enum kvt_kind {
+    KVT_KV = 1,  /* part 0 is K, part 1 is V: MHA, GQA, MQA */
+    KVT_MLA = 2, /* part 0 is the latent, part 1 the rotary part; there is no V; n_kv_heads is 1 */
+} kvt_kind;
+
+/* A run of layers that share one rule of what must be held. */
+typedef struct kvt_group {
+    uint32_t n_layers;
+    uint32_t window; /* sliding window in tokens; 0 = full attention */
+} kvt_group;
+
+/*
+ * The shape of a model's KV as ONE RANK holds it. A page is page_tokens tokens of all layers of one
+ * group:
+ *     part 0: [n_layers][n_kv_heads][page_tokens][head_dim[0]]     (K, or the latent of MLA)
+ *     part 1: [n_layers][n_kv_heads][page_tokens][head_dim[1]]     (V, or the rotary part)
+ * as 16-bit elements before it is encoded. Both parts of a layer stand next to each other in the
+ * encoded page, layer after layer (kernels/FORMAT.md).
+ */
+typedef struct kvt_geometry {
+    uint32_t kind;        /* kvt_kind */
+    uint32_t dtype;       /* kvt_dtype */
+    uint32_t n_layers;    /* 1 .. KVT_MAX_LAYERS; the sum over the groups */
+    uint32_t n_kv_heads;  /* 1 .. KVT_MAX_HEADS, of one rank */
+    uint32_t head_dim[2]; /* 1 .. KVT_MAX_HEAD_DIM each, even */
+    uint32_t page_tokens; /* 16, 32, 64 (the recommended one) or 128 */
+    uint32_t n_ranks;     /* 1 .. KVT_MAX_RANKS processes that serve the model together */
+    uint32_t rank;        /* this one, 0 .. n_ranks - 1 */
+    uint32_t n_groups;    /* 1 .. KVT_MAX_GROUPS */
+    kvt_group groups[KVT_MAX_GROUPS];
+} kvt_geometry;
+
+/* Fills in a geometry of kind KVT_KV, f16, one rank, one group of full attention. Cannot fail; the
+ * numbers are checked where the geometry is used. */
+void kvt_geometry_init(kvt_geometry *ret_geometry, uint32_t n_layers, uint32_t n_kv_heads,
+                       uint32_t head_dim, uint32_t page_tokens);
+
+/* KVT_OK, or KVT_EGEOMETRY / KVT_ELIMIT with a sentence that names the field, the value and the
+ * range in why[0 .. why_bytes). why may be NULL. Pure. */
+kvt_status kvt_geometry_check(const kvt_geometry *geometry, char *why, size_t why_bytes);
+
+/*
+ * Everything that must be equal for two workers to share bytes. Strings are UTF-8 or any bytes but
+ * NUL, at most KVT_MAX_NAME_BYTES long; NULL means "". Fields are compared one by one, whole, never
+ * through a hash or a concatenation: model "ab" + salt "c" is not model "a" + salt "bc".
+ */
+typedef struct kvt_realm {
+    const char *model;           /* fingerprint of the weights; must not be empty */
+    const char *engine;          /* engine, build, kernel path, RoPE settings: whatever changes bytes */
+    const char *adapter;         /* LoRA or the like */
+    const char *adapter_version; /* a new one when its weights change under the same name */
+    const char *salt;            /* whatever else must keep two users' prefixes apart */
+    const char *codec;           /* codec set: "f16" (the default), "i8", "k8v4", "i4", ...; CODEC SETS
+                                    in kernels/FORMAT.md */
+    kvt_geometry geometry;
+} kvt_realm;
+
+/* ------------------------------------------------------------------------------------------------
+ * Client
+ * ---------------------------------------------------------------------------------------------- */
+
+typedef struct kvt_client kvt_client;
+
+typedef struct kvt_options {
+    const char *socket;     /* path of the daemon's socket; NULL = see KVT_DEFAULT_SOCKET */
+    const char *name;       /* shown in `kvtrunk status`; NULL = the process's name */
+    uint32_t timeout_ms;    /* bound of every call; 0 = 5000 */
+    uint32_t staging_pages; /* pages that may be encoded and not yet sealed; 0 = 32 */
+    uint32_t flags;         /* KVT_OPEN_... */
+} kvt_options;
+
+enum {
+    /* kvt_open succeeds although no daemon answers now: calls return KVT_ECONN until one does. */
+    KVT_OPEN_LAZY = 1 << 0,
+    /* kvt_decode verifies the checksum of every page it reads (about the cost of one more read of
+     * the bytes). Without it the page's header, shape and generation are checked all the same. */
+    KVT_OPEN_VERIFY = 1 << 1,
+};
+
+/*
+ * Connects, says hello, registers the realm, maps the arena read-only and makes the staging file.
+ * options may be NULL. realm is copied.
+ *
+ * Errors: KVT_EINVAL, KVT_EGEOMETRY, KVT_ELIMIT (realm or options; kvt_last_error tells which
+ * field), KVT_ECONN, KVT_ETIMEDOUT, KVT_EVERSION, KVT_EDENIED, KVT_EIO (arena or staging file),
+ * KVT_ENOMEM. Cost: a few round trips, and page faults for the staging file.
+ */
+kvt_status kvt_open(const kvt_options *options, const kvt_realm *realm, kvt_client **ret_client);
+
+/* Ends the session: its leases and claims are gone, its files unmapped. Leases of this client that
+ * are still there become invalid: each may only be handed to kvt_release, which then frees it. */
+void kvt_close(kvt_client *client);
+
+/* The last error of the calling thread in words: what, which value, which limit, what to do.
+ * Static per thread, valid until the thread's next call of the library. Never NULL. */
+const char *kvt_last_error(void);
+
+/* Changes at each start of a daemon; 0 while none was reached yet. */
+uint64_t kvt_boot_id(const kvt_client *client);
+
+/* ------------------------------------------------------------------------------------------------
+ * Leases: the right to read a prefix, and to fill what is missing behind it
+ * ---------------------------------------------------------------------------------------------- */
+
+typedef struct kvt_lease kvt_lease;
+
+enum {
+    /* Claim what is missing: the pages behind the held prefix get a place in the tree, and this
+     * worker may seal them. Without it the lease only reads. */
+    KVT_CLAIM = 1 << 0,
+    /* Never hold all of the tokens: leave at least the last one to be computed, since a model needs
+     * one forward pass to give logits. (It shortens what is reported, not what is stored.) */
+    KVT_LEAVE_ONE = 1 << 1,
+};
+
+/*
+ * What a lease names, in tokens from the start of the path:
+ *
+ *     0            held            computing         claimed      n_tokens
+ *     |-- decode --|-- another's --|---- yours ------|
+ *                  '---- missing: compute and seal --'
+ */
+typedef struct kvt_lease_info {
+    uint32_t n_tokens;         /* length of the path that was asked for */
+    uint32_t held_tokens;      /* leading tokens whose pages are sealed: decode these */
+    uint32_t computing_tokens; /* of the missing ones, leading tokens that ANOTHER worker claimed
+                                  earlier and is expected to seal; 0 = nobody else is at it. One may
+                                  wait for them (kvt_wait), or compute and seal them all the same:
+                                  then one copy stays and both workers have it */
+    uint32_t claimed_tokens;   /* end of the part that this lease may seal; 0 without KVT_CLAIM.
+                                  Less than n_tokens when there was no room for the rest */
+    uint32_t page_tokens;
+    uint32_t n_pages;      /* pages that cover held_tokens; the last may be used in part */
+    uint32_t foreign_pages; /* of these, pages that another session sealed */
+} kvt_lease_info;
+
+/*
+ * Asks for the longest held prefix of tokens[0 .. n_tokens). The match is token-granular: whole
+ * pages, then the leading rows of a page that goes on differently.
+ *
+ * tokens are copied. *ret_lease is the caller's until kvt_release. What it names stays held until
+ * then, or, if the connection breaks, until the daemon's grace time ends; kvt_decode tells.
+ * n_tokens = 0, a miss and a full hit are all KVT_OK.
+ *
+ * Errors: KVT_EINVAL, KVT_ELIMIT (over KVT_MAX_REQUEST_TOKENS or the daemon's own limit; over the
+ * session's leases), KVT_ECONN, KVT_ETIMEDOUT, KVT_ENOMEM, KVT_ECLOSED, KVT_EFORK.
+ * Cost: one round trip; in the daemon a comparison of the tokens.
+ */
+kvt_status kvt_acquire(kvt_client *client, const uint32_t *tokens, size_t n_tokens, uint32_t flags,
+                       kvt_lease **ret_lease);
+
+/*
+ * Goes on from a lease: its first keep_tokens tokens (at most its n_tokens), then
+ * tokens[0 .. n_tokens). Only the new tokens travel. The lease itself changes: it names the longer
+ * (or other) path afterwards; pages that it had stay its own throughout. On failure the lease is as
+ * it was.
+ *
+ * Errors: as kvt_acquire, and KVT_ESTALE.
+ */
+kvt_status kvt_extend(kvt_lease *lease, size_t keep_tokens, const uint32_t *tokens, size_t n_tokens,
+                      uint32_t flags);
+
+/*
+ * Another lease over the first n_tokens of this one (at most its n_tokens), for a sequence that
+ * goes on differently from there: parallel samples, beams. Pages are shared, nothing is copied; a
+ * page that the two then grow differently is copied on write (kvt_encode does it). The new lease
+ * claims nothing: kvt_extend with KVT_CLAIM does.
+ *
+ * Errors: KVT_EINVAL, KVT_ELIMIT, KVT_ESTALE, and those of the connection.
+ */
+kvt_status kvt_fork(kvt_lease *lease, size_t n_tokens, kvt_lease **ret_lease);
+
+/*
+ * Waits until more than held_tokens tokens of the path are held, or nobody else is computing what
+ * comes next (the one who did was served, gave up or died), or wait_ms have passed; then brings the
+ * lease up to date. KVT_OK in all these cases: look at kvt_lease_info. wait_ms 0 only looks.
+ *
+ * Errors: KVT_ESTALE and those of the connection.
+ */
+kvt_status kvt_wait(kvt_lease *lease, size_t held_tokens, uint32_t wait_ms);
+
+/* What the lease names now, as far as this process has been told. No round trip, cannot fail. */
+void kvt_lease_get(const kvt_lease *lease, kvt_lease_info *ret_info);
+
+/*
+ * Lets go and frees the lease, in every case (NULL, a closed client and a dead daemon included).
+ * KVT_OK: the lease held to this moment, so whatever was decoded under it is right. KVT_ESTALE: it
+ * was lost before. (Host memory: kvt_decode has told already. Device memory: only this tells.)
+ */
+kvt_status kvt_release(kvt_lease *lease);
+
+/* ------------------------------------------------------------------------------------------------
+ * Pages: decode what is held, encode and seal what was computed
+ * ---------------------------------------------------------------------------------------------- */
+
+/*
+ * Where a worker's own KV lies. Element (part p, layer l, head h, token t, dim d), counted from the
+ * first layer and the first token OF THE CALL, is at
+ *
+ *     (char *)part[p] + l * layer_stride_bytes[p] + h * head_stride_bytes[p]
+ *                     + t * token_stride_bytes[p] + d * 2
+ *
+ * Elements of a row are contiguous, 16 bits wide, in the geometry's dtype. Any order of layer, head
+ * and token is a choice of strides:
+ *     token-major  [layer][token][head][dim]: head = dim * 2,            token = n_heads * dim * 2
+ *     head-major   [layer][head][token][dim]: head = n_tokens * dim * 2, token = dim * 2
+ * Rows must not overlap. part[p] must be aligned to 2 bytes.
+ */
+typedef struct kvt_layout {
+    void *part[2];
+    size_t layer_stride_bytes[2];
+    size_t head_stride_bytes[2];
+    size_t token_stride_bytes[2];
+} kvt_layout;
+
+/* Fills in the strides of a [n_layers][n_tokens][n_kv_heads][head_dim] (token-major) or
+ * [n_layers][n_kv_heads][n_tokens][head_dim] (head-major) buffer for each part; part[] is set to the
+ * two pointers. Pure, cannot fail. */
+void kvt_layout_token_major(const kvt_geometry *geometry, size_t n_tokens, void *part0, void *part1,
+                            kvt_layout *ret_layout);
+void kvt_layout_head_major(const kvt_geometry *geometry, size_t n_tokens, void *part0, void *part1,
+                           kvt_layout *ret_layout);
+
+/*
+ * Decodes tokens [first_token, first_token + n_tokens) of layers [first_layer, first_layer +
+ * n_layers) of the lease into `to`, reading the mapped arena. A worker that wants to overlap loading
+ * with computing calls it layer by layer. No round trip.
+ *
+ * KVT_OK: the bytes are what was sealed. The generation of each page's frame was compared before
+ * and after. Otherwise the contents of `to` are void: KVT_ESTALE (the lease was lost: a cut
+ * connection and the grace time over, or another daemon), KVT_ECORRUPT (header or, with
+ * KVT_OPEN_VERIFY, checksum), KVT_EINVAL (a range outside held_tokens or the layers).
+ */
+kvt_status kvt_decode(kvt_lease *lease, size_t first_token, size_t n_tokens, uint32_t first_layer,
+                      uint32_t n_layers, const kvt_layout *to);
+
+/*
+ * Encodes one page of the claimed part into staging memory: page number `page` of the path (its
+ * first token is page * page_tokens), its rows up to n_tokens of the path or the end of the page.
+ * `from` is the worker's own KV of all layers for the WHOLE page: token 0 of the layout is the
+ * page's first token. If the leading rows of the page are held (a shared page that goes on
+ * differently), they are copied as encoded bytes from there and `from` is read only for the rest:
+ * copy-on-write.
+ *
+ * Pages may be encoded in any order, by several threads for several leases; nothing is visible to
+ * anybody before kvt_seal. An encoded page that is not sealed is dropped with the lease.
+ *
+ * Errors: KVT_EINVAL (not a claimed page), KVT_EFULL (staging_pages are encoded and not yet
+ * sealed. Cure: seal), KVT_ESTALE, KVT_ECORRUPT (the leading rows).
+ */
+kvt_status kvt_encode(kvt_lease *lease, size_t page, const kvt_layout *from);
+
+/*
+ * Hands in every page that was encoded for this lease since the last kvt_seal, in the order of the
+ * path, in as few messages as it takes. The daemon copies, checks and only then shows them. On
+ * return the staging memory is free again, and *ret_sealed_tokens (may be NULL; set in any case) is
+ * the number of leading tokens of the path that are held now.
+ *
+ * A page that somebody else sealed meanwhile counts as sealed. KVT_OK: all are. Otherwise the
+ * status of the first that is not: KVT_EORDER (a page in front is missing), KVT_EFULL, KVT_ECORRUPT,
+ * KVT_ESTALE, and those of the connection. The ones before it are sealed.
+ */
+kvt_status kvt_seal(kvt_lease *lease, size_t *ret_sealed_tokens);
+
+/* ------------------------------------------------------------------------------------------------
+ * Reports
+ * ---------------------------------------------------------------------------------------------- */
+
+/* The daemon's counters and settings as one JSON object in *ret_json, NUL-terminated; the caller
+ * frees it with kvt_free. Counters are exact 64-bit integers; their names are in kvtrunk(1). */
+kvt_status kvt_status_json(kvt_client *client, char **ret_json);
+
+/* The tree of the caller's tenant, one JSON object a line: runs of pages in depth-first order, at
+ * most max_lines of them (0 = 1000). Freed with kvt_free. */
+kvt_status kvt_tree_json(kvt_client *client, uint32_t max_lines, char **ret_lines);
+
+void kvt_free(void *memory);
+
+/* Opens a client that can only ask for reports: no realm, no arena, no staging. */
+kvt_status kvt_open_reports(const kvt_options *options, kvt_client **ret_client);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
