@@ -1,0 +1,320 @@
+/*
+ * wire.h - messages between workers and the daemon, as client/PROTOCOL.md defines them to the byte.
+ * Pure: turns structures into bytes and back, checks every length before it is used, allocates
+ * nothing, does no I/O. Used by the library, the daemon, the simulator and the fuzzers alike.
+ *
+ * A message is a header of 32 bytes and a body. All numbers are little-endian; strings are a u16
+ * length and bytes without NUL; nothing is aligned beyond what the order of fields gives. A message
+ * must be consumed exactly: bytes left over are KVT_EPROTO, as is a length that points outside.
+ */
+#ifndef KVT_CLIENT_WIRE_H
+#define KVT_CLIENT_WIRE_H
+
+#include "client/kvtrunk.h"
+
+enum {
+    KVT_WIRE_VERSION = 1,
+    KVT_WIRE_HEADER_BYTES = 32,
+    KVT_WIRE_MAX_BYTES = 8 << 20, /* of one message; nng closes a pipe that sends more */
+    KVT_WIRE_TOKEN_BYTES = 16,    /* session token */
+    KVT_WIRE_MAX_PATH = 255,      /* bytes of a path or name in a message */
+    KVT_WIRE_MAX_REALM_BYTES = 2048,
+    KVT_WIRE_MAX_RELEASE = 1024, /* leases of one RELEASE */
+};
+#define KVT_WIRE_MAGIC 0x5754564bu /* "KVTW" */
+
+typedef enum kvt_op {
+    KVT_OP_HELLO = 1,   /* who I am; or: I am back, with this session token */
+    KVT_OP_STAGE = 2,   /* this is my staging file */
+    KVT_OP_REALM = 3,   /* this is what must be equal; gives a number for it */
+    KVT_OP_ACQUIRE = 4, /* from a root, or (EXTEND) from a lease */
+    KVT_OP_FORK = 5,
+    KVT_OP_WAIT = 6,
+    KVT_OP_SEAL = 7,
+    KVT_OP_RELEASE = 8,
+    KVT_OP_CANCEL = 9, /* undo the request with this number, whether it was done or waits */
+    KVT_OP_STATUS = 10,
+    KVT_OP_TREE = 11,
+    KVT_OP_GOODBYE = 12,
+    KVT_OP_PING = 13, /* the daemon to itself: proves that the socket still takes connections */
+    KVT_N_OPS
+} kvt_op;
+
+enum { KVT_WIRE_REQUEST = 1, KVT_WIRE_REPLY = 2 };
+
+/*
+ * offset size field
+ *      0    4 magic
+ *      4    1 version
+ *      5    1 kind: KVT_WIRE_REQUEST, KVT_WIRE_REPLY
+ *      6    2 op (a reply repeats the request's)
+ *      8    4 body_bytes
+ *     12    4 status (reply: kvt_status; request: 0)
+ *     16    8 number: of the request within its session, rising; a reply repeats it
+ *     24    8 boot_id (request: of the daemon that the sender knows, 0 in HELLO; reply: of this one)
+ */
+typedef struct kvt_wire_header {
+    uint8_t kind;
+    uint16_t op;
+    uint32_t body_bytes;
+    uint32_t status;
+    uint64_t number;
+    uint64_t boot_id;
+} kvt_wire_header;
+
+/* A string inside a message: not NUL-terminated, points into it. */
+typedef struct kvt_wire_str {
+    const char *at;
+    uint16_t n_bytes;
+} kvt_wire_str;
+
+/* --- bodies. Requests are "..._req", replies "..._rep". A reply whose status is not KVT_OK has as
+ *     body one string: what went wrong, in words. ----------------------------------------------- */
+
+typedef struct kvt_hello_req {
+    uint8_t token[KVT_WIRE_TOKEN_BYTES]; /* zeros: a new session */
+    uint32_t pid;                        /* what getpid() said; the socket's word counts more */
+    kvt_wire_str name;
+} kvt_hello_req;
+
+typedef struct kvt_hello_rep {
+    uint8_t token[KVT_WIRE_TOKEN_BYTES];
+    uint32_t session;   /* small number for reports; never reused within a boot */
+    uint8_t resumed;    /* 1: the session with that token, its realms, staging and leases are yours
+                           again */
+    uint32_t max_bytes; /* of a message */
+    uint32_t max_tokens; /* of a path */
+    uint32_t max_leases;
+    uint32_t max_claimed_pages; /* of the session */
+    uint32_t page_tokens;       /* the largest that the daemon was configured for */
+    uint32_t grace_ms;
+    uint64_t arena_bytes;    /* whole file */
+    kvt_wire_str arena_path; /* to be opened read-only */
+    kvt_wire_str staging_dir;
+    kvt_wire_str tenant;
+} kvt_hello_rep;
+
+/* The file staging_dir/name, made by the worker (O_EXCL), owned by its uid, mode 0600 or group
+ * readable. The daemon opens it before it answers; the worker unlinks it after that. A second STAGE
+ * replaces the first (refused with KVT_EBUSY while a seal is under way). */
+typedef struct kvt_stage_req {
+    uint64_t bytes;
+    kvt_wire_str name; /* no slash, does not start with a dot */
+} kvt_stage_req;
+
+/* The realm as canonical bytes: kvt_wire_realm_encode. */
+typedef struct kvt_realm_req {
+    uint32_t rank; /* of this worker, below the geometry's n_ranks */
+    const uint8_t *canonical;
+    uint32_t n_bytes;
+} kvt_realm_req;
+
+typedef struct kvt_realm_rep {
+    uint32_t realm; /* 1 .. ; number within the boot, the same for every session of the tenant */
+    uint64_t geometry_hash;
+    uint64_t page_bytes; /* encoded, full page */
+} kvt_realm_rep;
+
+enum {
+    KVT_ACQUIRE_CLAIM = 1,     /* as KVT_CLAIM */
+    KVT_ACQUIRE_LEAVE_ONE = 2, /* as KVT_LEAVE_ONE */
+};
+
+typedef struct kvt_acquire_req {
+    uint32_t realm;       /* 0 with a base lease */
+    uint32_t flags;       /* KVT_ACQUIRE_... */
+    uint64_t base;        /* 0, or the lease to go on from, which then names the new path */
+    uint32_t keep_tokens; /* of the base's path */
+    uint32_t first_page;  /* the reply describes pages from this one on */
+    uint32_t n_tokens;    /* number of tokens in this message */
+    const uint8_t *tokens; /* n_tokens x u32, as they stand in the message, unaligned */
+} kvt_acquire_req;
+
+typedef struct kvt_fork_req {
+    uint64_t lease;
+    uint32_t n_tokens;
+} kvt_fork_req;
+
+typedef struct kvt_wait_req {
+    uint64_t lease;
+    uint32_t held_tokens; /* answer when more than these are held */
+    uint32_t wait_ms;
+    uint32_t first_page;
+} kvt_wait_req;
+
+/* Where a page's bytes lie. 32 bytes on the wire. */
+typedef struct kvt_wire_page {
+    uint64_t offset;     /* from the arena's data_offset */
+    uint64_t generation; /* of the frame */
+    uint32_t frame;      /* index into the generations */
+    uint32_t bytes;
+    uint32_t sealer;     /* session number that sealed it */
+    uint16_t rows;       /* valid rows of the page */
+    uint16_t reserved;   /* 0 */
+} kvt_wire_page;
+
+/* Reply of ACQUIRE, FORK, WAIT. */
+typedef struct kvt_lease_rep {
+    uint64_t lease;
+    uint32_t n_tokens;
+    uint32_t held_tokens;
+    uint32_t computing_tokens;
+    uint32_t claimed_tokens;
+    uint32_t first_page;  /* of the pages that follow */
+    uint32_t n_pages;     /* their number: up to the one that holds the last held token */
+    const uint8_t *pages; /* n_pages x 32 bytes: kvt_wire_get_page */
+} kvt_lease_rep;
+
+typedef struct kvt_seal_page {
+    uint32_t page;   /* number in the path */
+    uint32_t bytes;  /* encoded */
+    uint64_t offset; /* in the staging file */
+} kvt_seal_page;
+
+typedef struct kvt_seal_req {
+    uint64_t lease;
+    uint32_t n_pages;     /* 1 .. KVT_MAX_SEAL_PAGES, rising page numbers */
+    const uint8_t *pages; /* n_pages x 16 bytes: kvt_wire_get_seal_page */
+} kvt_seal_req;
+
+/* The status of the first page that was not sealed (KVT_OK: all were) and the pages from the first
+ * of the message on that are held now. */
+typedef struct kvt_seal_rep {
+    uint32_t page_status;
+    uint32_t held_tokens;
+    uint32_t n_pages;
+    const uint8_t *pages; /* n_pages x 32 bytes */
+} kvt_seal_rep;
+
+typedef struct kvt_release_req {
+    uint32_t n_leases;
+    const uint8_t *leases; /* n_leases x u64: kvt_wire_get_u64 */
+} kvt_release_req;
+
+typedef struct kvt_release_rep {
+    uint32_t n_leases;
+    const uint8_t *statuses; /* n_leases x u32: kvt_wire_get_u32. KVT_OK, KVT_ESTALE, KVT_ENOENT */
+} kvt_release_rep;
+
+typedef struct kvt_cancel_req {
+    uint64_t number;
+} kvt_cancel_req;
+
+typedef struct kvt_tree_req {
+    uint32_t max_lines;
+} kvt_tree_req;
+
+/* STATUS and TREE answer with text: a u32 length and the bytes. */
+typedef struct kvt_text_rep {
+    uint32_t n_bytes;
+    const char *text;
+} kvt_text_rep;
+
+/* --- the arena's head, as it lies in memory (not a message). 128 bytes, little-endian ----------- */
+#define KVT_ARENA_MAGIC 0x4154564bu /* "KVTA" */
+typedef struct kvt_arena_header {
+    uint32_t magic;
+    uint32_t version; /* 1 */
+    uint64_t boot_id;
+    uint64_t generations_offset;
+    uint64_t max_frames;
+    uint64_t data_offset;
+    uint64_t data_bytes;
+    uint64_t file_bytes;
+    uint64_t reserved[9];
+} kvt_arena_header;
+
+/* --- writing ------------------------------------------------------------------------------------ */
+
+/* Appends to at[0 .. room); once something did not fit, `failed` is set and nothing more is written. */
+typedef struct kvt_writer {
+    uint8_t *at;
+    size_t room;
+    size_t n_bytes;
+    int failed;
+} kvt_writer;
+
+/* Starts a message: leaves room for the header. kvt_wire_finish writes it; returns the message's
+ * size, or 0 if it did not fit or is over KVT_WIRE_MAX_BYTES. */
+void kvt_wire_start(kvt_writer *w, void *at, size_t room);
+size_t kvt_wire_finish(kvt_writer *w, kvt_wire_header header);
+
+void kvt_wire_put_u8(kvt_writer *w, uint8_t value);
+void kvt_wire_put_u16(kvt_writer *w, uint16_t value);
+void kvt_wire_put_u32(kvt_writer *w, uint32_t value);
+void kvt_wire_put_u64(kvt_writer *w, uint64_t value);
+void kvt_wire_put_bytes(kvt_writer *w, const void *bytes, size_t n_bytes);
+void kvt_wire_put_str(kvt_writer *w, const char *text); /* cut at 65,535 bytes */
+
+void kvt_wire_put_hello_req(kvt_writer *w, const kvt_hello_req *req);
+void kvt_wire_put_hello_rep(kvt_writer *w, const kvt_hello_rep *rep);
+void kvt_wire_put_stage_req(kvt_writer *w, const kvt_stage_req *req);
+void kvt_wire_put_realm_req(kvt_writer *w, const kvt_realm_req *req);
+void kvt_wire_put_realm_rep(kvt_writer *w, const kvt_realm_rep *rep);
+void kvt_wire_put_acquire_req(kvt_writer *w, const kvt_acquire_req *req); /* without the tokens: */
+void kvt_wire_put_tokens(kvt_writer *w, const uint32_t *tokens, size_t n_tokens); /* next, these */
+void kvt_wire_put_fork_req(kvt_writer *w, const kvt_fork_req *req);
+void kvt_wire_put_wait_req(kvt_writer *w, const kvt_wait_req *req);
+void kvt_wire_put_lease_rep(kvt_writer *w, const kvt_lease_rep *rep); /* without pages */
+void kvt_wire_put_page(kvt_writer *w, const kvt_wire_page *page);
+void kvt_wire_put_seal_req(kvt_writer *w, const kvt_seal_req *req); /* without pages */
+void kvt_wire_put_seal_page(kvt_writer *w, const kvt_seal_page *page);
+void kvt_wire_put_seal_rep(kvt_writer *w, const kvt_seal_rep *rep); /* without pages */
+void kvt_wire_put_text_rep(kvt_writer *w, const char *text, size_t n_bytes);
+
+/* --- reading ------------------------------------------------------------------------------------ */
+
+/* Checks magic, version, kind, op and that body_bytes is what follows. KVT_EPROTO, KVT_EVERSION.
+ * *ret_body points into the message. */
+kvt_status kvt_wire_open(const void *message, size_t n_bytes, kvt_wire_header *ret_header,
+                         const uint8_t **ret_body);
+
+/* Each checks the whole body; KVT_EPROTO, or KVT_ELIMIT for a count over its limit. What is returned
+ * points into the body. */
+kvt_status kvt_wire_get_hello_req(const uint8_t *body, size_t n_bytes, kvt_hello_req *ret);
+kvt_status kvt_wire_get_hello_rep(const uint8_t *body, size_t n_bytes, kvt_hello_rep *ret);
+kvt_status kvt_wire_get_stage_req(const uint8_t *body, size_t n_bytes, kvt_stage_req *ret);
+kvt_status kvt_wire_get_realm_req(const uint8_t *body, size_t n_bytes, kvt_realm_req *ret);
+kvt_status kvt_wire_get_realm_rep(const uint8_t *body, size_t n_bytes, kvt_realm_rep *ret);
+kvt_status kvt_wire_get_acquire_req(const uint8_t *body, size_t n_bytes, kvt_acquire_req *ret);
+kvt_status kvt_wire_get_fork_req(const uint8_t *body, size_t n_bytes, kvt_fork_req *ret);
+kvt_status kvt_wire_get_wait_req(const uint8_t *body, size_t n_bytes, kvt_wait_req *ret);
+kvt_status kvt_wire_get_lease_rep(const uint8_t *body, size_t n_bytes, kvt_lease_rep *ret);
+kvt_status kvt_wire_get_seal_req(const uint8_t *body, size_t n_bytes, kvt_seal_req *ret);
+kvt_status kvt_wire_get_seal_rep(const uint8_t *body, size_t n_bytes, kvt_seal_rep *ret);
+kvt_status kvt_wire_get_release_req(const uint8_t *body, size_t n_bytes, kvt_release_req *ret);
+kvt_status kvt_wire_get_release_rep(const uint8_t *body, size_t n_bytes, kvt_release_rep *ret);
+kvt_status kvt_wire_get_cancel_req(const uint8_t *body, size_t n_bytes, kvt_cancel_req *ret);
+kvt_status kvt_wire_get_tree_req(const uint8_t *body, size_t n_bytes, kvt_tree_req *ret);
+kvt_status kvt_wire_get_text_rep(const uint8_t *body, size_t n_bytes, kvt_text_rep *ret);
+kvt_status kvt_wire_get_error(const uint8_t *body, size_t n_bytes, kvt_wire_str *ret);
+
+/* Element i of the arrays above (the caller keeps i in range). */
+uint32_t kvt_wire_get_u32(const uint8_t *array, size_t i);
+uint64_t kvt_wire_get_u64(const uint8_t *array, size_t i);
+void kvt_wire_get_page(const uint8_t *pages, size_t i, kvt_wire_page *ret);
+void kvt_wire_get_seal_page(const uint8_t *pages, size_t i, kvt_seal_page *ret);
+/* Copies n_tokens tokens out of a message. */
+void kvt_wire_get_tokens(const uint8_t *tokens, size_t n_tokens, uint32_t *to);
+
+/* --- realms ------------------------------------------------------------------------------------- */
+
+/*
+ * The canonical bytes of a realm: fields in a fixed order, each a u8 tag, a u16 length and its
+ * bytes, so that no two realms have the same bytes (PROTOCOL.md "Realm"). The rank is not part of
+ * it, since the ranks of a model share one realm. KVT_ELIMIT: a name too long; KVT_EINVAL: no model.
+ */
+kvt_status kvt_wire_realm_encode(const kvt_realm *realm, uint8_t *to, size_t room,
+                                 size_t *ret_n_bytes);
+
+/* The way back. Strings are written to `names`, which must live as long as the result. Refuses
+ * whatever the encoder would not have written. */
+typedef struct kvt_realm_names {
+    char model[KVT_MAX_NAME_BYTES + 1], engine[KVT_MAX_NAME_BYTES + 1],
+        adapter[KVT_MAX_NAME_BYTES + 1], adapter_version[KVT_MAX_NAME_BYTES + 1],
+        salt[KVT_MAX_NAME_BYTES + 1], codec[KVT_MAX_NAME_BYTES + 1];
+} kvt_realm_names;
+kvt_status kvt_wire_realm_decode(const uint8_t *bytes, size_t n_bytes, kvt_realm_names *names,
+                                 kvt_realm *ret_realm);
+
+#endif

@@ -1,0 +1,62 @@
+/*
+ * device.h - the table through which the daemon reaches an arena's memory. One table per kind of
+ * memory: device_host (POSIX shared memory), device_cuda (GPU memory, shared by IPC handles).
+ *
+ * An arena is opened once at start, with all of its memory reserved and touched: from then on no
+ * call fails for want of memory, and no access to it can raise SIGBUS. It is never resized or freed
+ * while anybody maps it.
+ */
+#ifndef KVT_KERNELS_DEVICE_H
+#define KVT_KERNELS_DEVICE_H
+
+#include "client/kvtrunk.h"
+
+typedef struct kvt_device kvt_device; /* the first member is the table */
+
+typedef struct kvt_device_ops {
+    const char *name; /* "host", "cuda" */
+
+    /* Frees the device's memory for this process; a file that readers map is unlinked, what they
+     * mapped stays valid for them. NULL is accepted. */
+    void (*close)(kvt_device *device);
+
+    /* The head of the arena (header and generations) as this process may write it. */
+    void *(*head)(kvt_device *device);
+
+    /* The data as this process may address it, or NULL where it cannot (a GPU). */
+    void *(*data)(kvt_device *device);
+
+    /* Copies `bytes` of a worker's staging file, from `file_offset` on, into the data at `offset`.
+     * The file is read with pread, never mapped: a worker that cuts it short gives KVT_EIO, not a
+     * signal. KVT_EIO: short file or failed read; what stands at `offset` then is void. */
+    kvt_status (*write_file)(kvt_device *device, uint64_t offset, int fd, uint64_t file_offset,
+                             uint64_t bytes);
+
+    /* Copies within the data; the two ranges do not overlap. */
+    kvt_status (*copy)(kvt_device *device, uint64_t to_offset, uint64_t from_offset, uint64_t bytes);
+
+    /* Copies out of the data into this process's memory. */
+    kvt_status (*read)(kvt_device *device, uint64_t offset, void *to, uint64_t bytes);
+} kvt_device_ops;
+
+struct kvt_device {
+    const kvt_device_ops *ops;
+};
+
+typedef struct kvt_device_host_options {
+    const char *path;    /* the file, usually under /dev/shm; must not exist */
+    uint32_t mode;       /* permission bits, e.g. 0640 */
+    uint32_t gid;        /* group of the file; UINT32_MAX = leave it */
+    uint64_t head_bytes; /* header and generations */
+    uint64_t data_bytes;
+} kvt_device_host_options;
+
+/*
+ * Makes the file (O_EXCL, O_NOFOLLOW), reserves all of it (posix_fallocate: "no space" is an answer
+ * now, not a SIGBUS later), maps and touches it. Everything is zero. KVT_EFULL: the file system has
+ * less room than asked, with the figures in why; KVT_EEXIST; KVT_EIO; KVT_ENOMEM.
+ */
+kvt_status kvt_device_host_open(const kvt_device_host_options *options, char *why,
+                                size_t why_bytes, kvt_device **ret_device);
+
+#endif
