@@ -1,0 +1,255 @@
+/*
+ * core.h - the daemon's state machine: the one place where prefix and page meet.
+ *
+ *        messages, pipes, completions, ticks                 replies, jobs
+ *   ---------------------------------------------> core ------------------------>
+ *                  (core_message ...)                |        (core_env)
+ *                                                    v
+ *              sessions - leases - realms - radix tree - page table - frames
+ *
+ * It reads no clock, does no I/O, starts no thread and knows no socket: what it needs from outside
+ * comes through core_env. So the same core runs in production and, seeded, in the simulator, where a
+ * run is a function of its seed. One thread owns it; none of these calls may run at the same time
+ * as another on the same core. Everything is sized by core_open; nothing is allocated after that.
+ */
+#ifndef KVT_DAEMON_CORE_H
+#define KVT_DAEMON_CORE_H
+
+#include "client/kvtrunk.h"
+#include "client/wire.h"
+#include "kernels/page.h"
+#include "radix/radix.h"
+
+typedef struct core core;
+
+/* --- what it needs from outside ------------------------------------------------------------------ */
+
+/* Where a reply goes: given with a message, handed back with its reply. Opaque to the core. */
+typedef struct core_ticket {
+    uint32_t pipe;
+    uint32_t request;
+} core_ticket;
+
+/* Who is at the other end of a pipe, as the kernel says. pid 0: not known. */
+typedef struct core_peer {
+    uint32_t uid;
+    uint32_t gid;
+    uint32_t pid;
+} core_peer;
+
+typedef enum core_job_kind {
+    CORE_JOB_STAGE = 1, /* open a worker's staging file */
+    CORE_JOB_UNSTAGE,   /* close it */
+    CORE_JOB_SEAL,      /* copy pages from staging into frames, and check them */
+} core_job_kind;
+
+/* One page of a CORE_JOB_SEAL. */
+typedef struct core_copy {
+    uint64_t from_offset; /* in the staging file */
+    uint64_t to_offset;   /* in the arena's data */
+    uint32_t bytes;
+    uint32_t rows;     /* that the page must say it has */
+    kvt_status status; /* out: KVT_OK, KVT_EIO, KVT_ECORRUPT, KVT_EGEOMETRY, KVT_EVERSION */
+    /* the core's own */
+    uint32_t frame;
+    uint64_t page;
+    radix_node node;
+} core_copy;
+
+/*
+ * Work that takes time. It belongs to the core's pool; env.submit takes it, somebody runs it (a
+ * worker thread through job_run, or the simulator), fills in the outs and hands the same pointer to
+ * core_job_done. Jobs of one lane must be run and handed back in the order of their submission.
+ */
+typedef struct core_job {
+    core_job_kind kind;
+    uint32_t lane; /* the session's number */
+    kvt_status status; /* out: of the whole job */
+    /* CORE_JOB_STAGE */
+    char name[KVT_WIRE_MAX_PATH + 1];
+    uint32_t uid;           /* that must own the file */
+    uint64_t staging_bytes; /* that it must have */
+    int staging;            /* STAGE: out, a handle >= 0; SEAL, UNSTAGE: in */
+    /* CORE_JOB_SEAL */
+    const kvt_page_shape *shape;
+    uint32_t n_copies;
+    core_copy *copies;
+    /* the core's own */
+    core_ticket ticket;
+    uint64_t number;
+    uint64_t lease;
+    uint32_t session;
+    uint32_t first_page;
+    kvt_status refused; /* SEAL: why the pages behind these were not taken */
+    struct core_job *next;
+} core_job;
+
+typedef struct core_env {
+    void *context;
+
+    /* A clock that never goes back. */
+    uint64_t (*now_ms)(void *context);
+
+    /* n bytes that nobody can guess (session tokens). */
+    void (*random)(void *context, void *to, size_t n);
+
+    /* Sends message[0 .. n) to where the ticket's request came from; drops it if that is gone. The
+     * bytes are the core's and are only valid during the call. */
+    void (*send)(void *context, core_ticket ticket, const void *message, size_t n);
+
+    /* Takes a job. Must not call back into the core from within. */
+    void (*submit)(void *context, core_job *job);
+
+    /* The peer sent nonsense: cut the pipe. core_pipe_removed follows (not from within). */
+    void (*cut)(void *context, uint32_t pipe);
+
+    /* Tell core_peer_gone(session) when this process ends; unwatch: no longer. A process that cannot
+     * be watched (pid 0, gone already, another namespace) is left to the grace time; `watch` of one
+     * that is gone already may lead to core_peer_gone soon, but not from within. */
+    void (*watch)(void *context, uint32_t session, core_peer peer);
+    void (*unwatch)(void *context, uint32_t session);
+
+    /* Writes the text of a STATUS (lines = 0) or TREE report at to[0 .. room); returns its length,
+     * at most room. */
+    size_t (*report)(void *context, const core *c, kvt_op op, uint32_t lines, char *to, size_t room);
+} core_env;
+
+typedef struct core_config {
+    uint64_t boot_id;      /* not 0, another at each start */
+    const char *tenant;    /* name of the tenant; copied, as are the strings below */
+    const uint32_t *uids;  /* uids that belong to it; others are refused */
+    uint32_t n_uids;       /* 1 .. 64 */
+    const char *arena_path;
+    const char *staging_dir;
+    uint64_t arena_file_bytes; /* whole file */
+    uint64_t arena_bytes;      /* data: multiple of FRAMES_GRANULE_BYTES */
+    uint64_t *generations;     /* [max_frames], in the arena's head */
+    uint32_t max_frames;
+    uint32_t max_pages;
+    uint32_t page_tokens; /* largest of any realm */
+    uint32_t max_realms;
+    uint32_t max_sessions;
+    uint32_t max_leases;        /* of a session */
+    uint32_t max_leases_total;  /* of all */
+    uint32_t max_claimed_pages; /* of a session, unsealed */
+    uint32_t max_jobs;          /* under way at the same time */
+    uint32_t grace_ms;          /* an orphaned session is kept so long */
+    uint32_t max_wait_ms;       /* bound of WAIT */
+} core_config;
+
+/* KVT_EINVAL: a limit is out of range, with a sentence in why. KVT_ENOMEM. */
+kvt_status core_open(const core_config *config, const core_env *env, char *why, size_t why_bytes,
+                     core **ret_core);
+/* All jobs must have been handed back. NULL is accepted. */
+void core_close(core *c);
+
+/* --- what goes in -------------------------------------------------------------------------------- */
+
+void core_pipe_added(core *c, uint32_t pipe, core_peer peer);
+void core_pipe_removed(core *c, uint32_t pipe);
+
+/* A message from a pipe; the bytes are only valid during the call. From a pipe that is not known it
+ * is dropped. Bad bytes: the pipe is cut. */
+void core_message(core *c, core_ticket ticket, const void *message, size_t n);
+
+void core_job_done(core *c, core_job *job);
+
+/* The process of this session has ended. Unknown sessions are ignored. */
+void core_peer_gone(core *c, uint32_t session);
+
+/* Does what is due (grace times, waits); returns the time of the next thing due, UINT64_MAX for
+ * none. To be called at that time or earlier; more often does no harm. */
+uint64_t core_tick(core *c);
+
+/* From now on: no new session, no claim; waits end. For an orderly stop. */
+void core_drain(core *c);
+int core_is_idle(const core *c); /* no job under way */
+
+/* --- what can be looked at ------------------------------------------------------------------------ */
+
+/* Counters rise from 0 at each start and are exact; the others are as of now. */
+typedef struct core_counts {
+    /* counters */
+    uint64_t requests;
+    uint64_t refused;          /* answered with an error */
+    uint64_t nonsense;         /* pipes cut for bad bytes */
+    uint64_t acquires;
+    uint64_t tokens_asked;     /* by ACQUIRE without a base, and new ones with one */
+    uint64_t tokens_served;    /* of these, held */
+    uint64_t full_hits;
+    uint64_t partial_hits;     /* that ended inside a page */
+    uint64_t misses;           /* nothing held */
+    uint64_t pages_sealed;
+    uint64_t pages_duplicate;  /* sealed by two; one copy stayed */
+    uint64_t pages_corrupt;    /* refused: header, checksum, length */
+    uint64_t pages_replaced;   /* short pages that a longer one took the place of */
+    uint64_t pages_evicted;
+    uint64_t bytes_evicted;
+    uint64_t seals_refused_full;
+    uint64_t claims_taken_over; /* the one computing gave up or died; another took it */
+    uint64_t waits;
+    uint64_t sessions_opened;
+    uint64_t sessions_resumed;
+    uint64_t sessions_ended;
+    uint64_t sessions_died;    /* process gone without GOODBYE */
+    uint64_t sessions_expired; /* grace time over */
+    uint64_t uids_refused;
+    uint64_t duplicates_refused; /* request numbers seen before */
+    uint64_t find_visits;        /* nodes looked at by all matches */
+    /* now */
+    uint64_t sessions;
+    uint64_t orphans;
+    uint64_t leases;
+    uint64_t waiting;
+    uint64_t jobs;
+    uint64_t realms;
+    uint64_t pages_max; /* free + filling + evictable + pinned == max, always */
+    uint64_t pages_free;
+    uint64_t pages_filling;
+    uint64_t pages_evictable;
+    uint64_t pages_pinned;
+    uint64_t arena_bytes;
+    uint64_t arena_used_bytes;
+    uint64_t arena_waste_bytes;
+    uint64_t frames_used;
+} core_counts;
+void core_count(const core *c, core_counts *ret_counts);
+
+/* For reports: calls visit for each realm, and for each run of pages below it (radix_walk), until it
+ * returns nonzero. A realm comes with run == NULL first. */
+typedef struct core_realm_info {
+    uint32_t realm;
+    const kvt_realm *desc;
+    uint64_t page_bytes;
+} core_realm_info;
+int core_each_run(const core *c,
+                  int (*visit)(void *context, const core_realm_info *realm, const radix_run *run,
+                               const uint32_t *first_tokens, uint32_t n_first_tokens),
+                  void *context);
+
+/* For reports: each session. */
+typedef struct core_session_info {
+    uint32_t session;
+    const char *name;
+    core_peer peer;
+    int orphaned;
+    uint32_t leases;
+    uint32_t claimed_pages;
+    uint64_t staging_bytes;
+    uint64_t requests;
+} core_session_info;
+int core_each_session(const core *c, int (*visit)(void *context, const core_session_info *session),
+                      void *context);
+
+uint64_t core_boot_id(const core *c);
+
+/*
+ * Walks everything and checks that it agrees: the audits of tree, page table and frames; each node's
+ * page and each page's node; held nodes have sealed pages with a frame of their own, and all frames
+ * in use belong to a sealed page or a job; the tree's pins are those of the leases; nothing is
+ * filling without a lease that claims it; sums per session and in all. KVT_EINTERNAL, with a
+ * sentence in why (may be NULL).
+ */
+kvt_status core_audit(const core *c, char *why, size_t why_bytes);
+
+#endif

@@ -1,0 +1,18 @@
+/*
+ * job.h - what a job of the core does when it is run: by the daemon's worker threads against real
+ * files and a real device, by the simulator against its own.
+ */
+#ifndef KVT_DAEMON_JOB_H
+#define KVT_DAEMON_JOB_H
+
+#include "daemon/core.h"
+#include "kernels/device.h"
+
+/*
+ * Copies each page from the staging file fd into its frame, then checks what stands IN THE FRAME:
+ * shape, rows, checksum. What the worker does to its file meanwhile cannot matter after that. Sets
+ * each copy's status; stops for nothing. Blocks; touches nothing but the job and the device.
+ */
+void job_run_seal(core_job *job, kvt_device *device, int fd);
+
+#endif
