@@ -15,12 +15,17 @@
 
 #include "client/kvtrunk.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 enum {
     KVT_PAGE_HEADER_BYTES = 192,
     KVT_PAGE_ALIGN_BYTES = 64, /* of a page, and of each segment in it */
     KVT_PAGE_MAX_SEGMENTS = 4,
     KVT_PAGE_MAX_RANGES = 4, /* layer ranges with codecs of their own */
     KVT_PAGE_VERSION = 1,
+    KVT_PAGE_MAX_RAW_BYTES = 1 << 30, /* of a page as 16-bit elements; kvt_geometry_check */
 };
 
 /* Unit codecs. The numbers stand in page headers on disk: never reuse one. */
@@ -43,6 +48,7 @@ typedef struct kvt_codec_range {
     uint16_t first_layer;
     uint16_t n_layers;
     uint8_t codec[2];
+    float scale[2]; /* of fp8s, the engine's own: value = code * scale; 0 for every other codec */
 } kvt_codec_range;
 
 /*
@@ -121,9 +127,13 @@ typedef struct kvt_page_info {
     uint32_t n_segments;
     uint32_t segment_rows[KVT_PAGE_MAX_SEGMENTS];
     uint32_t saturated; /* values that a codec had to clamp */
-    int raw;            /* fell back to raw16 as a whole */
+    int raw;            /* every segment fell back to raw16 */
     uint64_t payload_hash;
 } kvt_page_info;
 void kvt_page_get(const void *page, kvt_page_info *ret_info);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif
