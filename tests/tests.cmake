@@ -1,0 +1,6 @@
+# The tests, one call each (see CMakeLists.txt beside this file). Keep them in the order of the rooms.
+
+if(NOT KVT_SANITIZE)
+    kvt_script(house_selftest SCRIPT check_house.py ARGS --self-test)
+    kvt_script(trace_reuse SCRIPT count_reuse.py ARGS --self-test)
+endif()
