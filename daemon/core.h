@@ -8,8 +8,8 @@
  *              sessions - leases - realms - radix tree - page table - frames
  *
  * It reads no clock, does no I/O, starts no thread and knows no socket: what it needs from outside
- * comes through core_env. So the same core runs in production and, seeded, in the simulator, where a
- * run is a function of its seed. One thread owns it; none of these calls may run at the same time
+ * comes through core_env. So the same core runs in production and, seeded, in the simulator, where
+ * a run is a function of its seed. One thread owns it; none of these calls may run at the same time
  * as another on the same core. Everything is sized by core_open; nothing is allocated after that.
  */
 #ifndef KVT_DAEMON_CORE_H
@@ -22,7 +22,8 @@
 
 typedef struct core core;
 
-/* --- what it needs from outside ------------------------------------------------------------------ */
+/* --- what it needs from outside ------------------------------------------------------------------
+ */
 
 /* Where a reply goes: given with a message, handed back with its reply. Opaque to the core. */
 typedef struct core_ticket {
@@ -63,7 +64,7 @@ typedef struct core_copy {
  */
 typedef struct core_job {
     core_job_kind kind;
-    uint32_t lane; /* the session's number */
+    uint32_t lane;     /* the session's number */
     kvt_status status; /* out: of the whole job */
     /* CORE_JOB_STAGE */
     char name[KVT_WIRE_MAX_PATH + 1];
@@ -103,22 +104,23 @@ typedef struct core_env {
     /* The peer sent nonsense: cut the pipe. core_pipe_removed follows (not from within). */
     void (*cut)(void *context, uint32_t pipe);
 
-    /* Tell core_peer_gone(session) when this process ends; unwatch: no longer. A process that cannot
-     * be watched (pid 0, gone already, another namespace) is left to the grace time; `watch` of one
-     * that is gone already may lead to core_peer_gone soon, but not from within. */
+    /* Tell core_peer_gone(session) when this process ends; unwatch: no longer. A process that
+     * cannot be watched (pid 0, gone already, another namespace) is left to the grace time; `watch`
+     * of one that is gone already may lead to core_peer_gone soon, but not from within. */
     void (*watch)(void *context, uint32_t session, core_peer peer);
     void (*unwatch)(void *context, uint32_t session);
 
     /* Writes the text of a STATUS (lines = 0) or TREE report at to[0 .. room); returns its length,
      * at most room. */
-    size_t (*report)(void *context, const core *c, kvt_op op, uint32_t lines, char *to, size_t room);
+    size_t (*report)(void *context, const core *c, kvt_op op, uint32_t lines, char *to,
+                     size_t room);
 } core_env;
 
 typedef struct core_config {
-    uint64_t boot_id;      /* not 0, another at each start */
-    const char *tenant;    /* name of the tenant; copied, as are the strings below */
-    const uint32_t *uids;  /* uids that belong to it; others are refused */
-    uint32_t n_uids;       /* 1 .. 64 */
+    uint64_t boot_id;     /* not 0, another at each start */
+    const char *tenant;   /* name of the tenant; copied, as are the strings below */
+    const uint32_t *uids; /* uids that belong to it; others are refused */
+    uint32_t n_uids;      /* 1 .. 64 */
     const char *arena_path;
     const char *staging_dir;
     uint64_t arena_file_bytes; /* whole file */
@@ -143,7 +145,8 @@ kvt_status core_open(const core_config *config, const core_env *env, char *why, 
 /* All jobs must have been handed back. NULL is accepted. */
 void core_close(core *c);
 
-/* --- what goes in -------------------------------------------------------------------------------- */
+/* --- what goes in --------------------------------------------------------------------------------
+ */
 
 void core_pipe_added(core *c, uint32_t pipe, core_peer peer);
 void core_pipe_removed(core *c, uint32_t pipe);
@@ -165,24 +168,25 @@ uint64_t core_tick(core *c);
 void core_drain(core *c);
 int core_is_idle(const core *c); /* no job under way */
 
-/* --- what can be looked at ------------------------------------------------------------------------ */
+/* --- what can be looked at
+ * ------------------------------------------------------------------------ */
 
 /* Counters rise from 0 at each start and are exact; the others are as of now. */
 typedef struct core_counts {
     /* counters */
     uint64_t requests;
-    uint64_t refused;          /* answered with an error */
-    uint64_t nonsense;         /* pipes cut for bad bytes */
+    uint64_t refused;  /* answered with an error */
+    uint64_t nonsense; /* pipes cut for bad bytes */
     uint64_t acquires;
-    uint64_t tokens_asked;     /* by ACQUIRE without a base, and new ones with one */
-    uint64_t tokens_served;    /* of these, held */
+    uint64_t tokens_asked;  /* by ACQUIRE without a base, and new ones with one */
+    uint64_t tokens_served; /* of these, held */
     uint64_t full_hits;
-    uint64_t partial_hits;     /* that ended inside a page */
-    uint64_t misses;           /* nothing held */
+    uint64_t partial_hits; /* that ended inside a page */
+    uint64_t misses;       /* nothing held */
     uint64_t pages_sealed;
-    uint64_t pages_duplicate;  /* sealed by two; one copy stayed */
-    uint64_t pages_corrupt;    /* refused: header, checksum, length */
-    uint64_t pages_replaced;   /* short pages that a longer one took the place of */
+    uint64_t pages_duplicate; /* sealed by two; one copy stayed */
+    uint64_t pages_corrupt;   /* refused: header, checksum, length */
+    uint64_t pages_replaced;  /* short pages that a longer one took the place of */
     uint64_t pages_evicted;
     uint64_t bytes_evicted;
     uint64_t seals_refused_full;
@@ -215,8 +219,8 @@ typedef struct core_counts {
 } core_counts;
 void core_count(const core *c, core_counts *ret_counts);
 
-/* For reports: calls visit for each realm, and for each run of pages below it (radix_walk), until it
- * returns nonzero. A realm comes with run == NULL first. */
+/* For reports: calls visit for each realm, and for each run of pages below it (radix_walk), until
+ * it returns nonzero. A realm comes with run == NULL first. */
 typedef struct core_realm_info {
     uint32_t realm;
     const kvt_realm *desc;
@@ -244,10 +248,10 @@ int core_each_session(const core *c, int (*visit)(void *context, const core_sess
 uint64_t core_boot_id(const core *c);
 
 /*
- * Walks everything and checks that it agrees: the audits of tree, page table and frames; each node's
- * page and each page's node; held nodes have sealed pages with a frame of their own, and all frames
- * in use belong to a sealed page or a job; the tree's pins are those of the leases; nothing is
- * filling without a lease that claims it; sums per session and in all. KVT_EINTERNAL, with a
+ * Walks everything and checks that it agrees: the audits of tree, page table and frames; each
+ * node's page and each page's node; held nodes have sealed pages with a frame of their own, and all
+ * frames in use belong to a sealed page or a job; the tree's pins are those of the leases; nothing
+ * is filling without a lease that claims it; sums per session and in all. KVT_EINTERNAL, with a
  * sentence in why (may be NULL).
  */
 kvt_status core_audit(const core *c, char *why, size_t why_bytes);

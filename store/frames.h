@@ -52,6 +52,7 @@ void frames_free(frames *f, uint32_t frame);
 
 uint64_t frames_offset(const frames *f, uint32_t frame);     /* in the arena, of a frame in use */
 uint64_t frames_size(const frames *f, uint32_t frame);       /* bytes of its class */
+uint64_t frames_asked(const frames *f, uint32_t frame);      /* bytes asked for, of a frame in use */
 uint64_t frames_generation(const frames *f, uint32_t frame); /* what a lease is told */
 int frames_in_use(const frames *f, uint32_t frame);
 

@@ -41,7 +41,8 @@ typedef struct page_entry {
     uint32_t refs;
     uint32_t frame; /* PAGE_NO_FRAME: no bytes in the device tier */
     uint32_t node;  /* the owner's name for it (the tree node); opaque here */
-    uint32_t sealer; /* session that sealed it */
+    uint32_t sealer; /* unsealed: the owner's name for who computes it (page_set_filler), 0 = nobody;
+                        sealed: the session that sealed it */
     uint8_t state;  /* page_state */
     uint8_t flags;
     uint16_t rows;  /* valid rows once sealed */
@@ -61,6 +62,8 @@ const page_entry *page_get(const page_table *table, page_handle page);
 /* Asserts a live handle and a legal move (PAGE_FREE is reached by page_unref alone). */
 void page_move(page_table *table, page_handle page, page_state to);
 void page_set_frame(page_table *table, page_handle page, uint32_t frame);
+void page_set_node(page_table *table, page_handle page, uint32_t node);
+void page_set_filler(page_table *table, page_handle page, uint32_t filler);
 void page_set_sealed(page_table *table, page_handle page, uint32_t sealer, uint16_t rows);
 void page_ref(page_table *table, page_handle page);
 

@@ -1,0 +1,367 @@
+/*
+ * core.c - opening, closing, and the way of a message through the core. What each message does
+ * stands in core_session.c, core_realm.c, core_acquire.c, core_lease.c, core_seal.c, core_wait.c;
+ * who has to go for whom in core_evict.c.
+ */
+#include "daemon/core_state.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- open, close -------------------------------------------------------------------------------
+ */
+
+static kvt_status check_range(const char *name, uint64_t value, uint64_t low, uint64_t high,
+                              char *why, size_t why_bytes) {
+    if (value >= low && value <= high)
+        return KVT_OK;
+    if (why)
+        snprintf(why, why_bytes, "%s is %llu; it must be %llu .. %llu", name,
+                 (unsigned long long)value, (unsigned long long)low, (unsigned long long)high);
+    return KVT_EINVAL;
+}
+
+static kvt_status config_check(const core_config *g, char *why, size_t why_bytes) {
+    const struct {
+        const char *name;
+        uint64_t value, low, high;
+    } ranges[] = {
+        {"boot_id", g->boot_id, 1, UINT64_MAX},
+        {"uids", g->n_uids, 1, 64},
+        {"arena_bytes", g->arena_bytes, FRAMES_GRANULE_BYTES, UINT64_C(1) << 50},
+        {"max_frames", g->max_frames, 1, UINT32_C(1) << 30},
+        {"max_pages", g->max_pages, 1, UINT32_C(1) << 30},
+        {"page_tokens", g->page_tokens, 16, 128},
+        {"max_realms", g->max_realms, 1, 65536},
+        {"max_sessions", g->max_sessions, 1, 4096},
+        {"max_leases", g->max_leases, 1, 1u << 20},
+        {"max_leases_total", g->max_leases_total, 1, 1u << 24},
+        {"max_claimed_pages", g->max_claimed_pages, 1, UINT32_C(1) << 30},
+        {"max_jobs", g->max_jobs, 1, 4096},
+    };
+    for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
+        kvt_status status = check_range(ranges[i].name, ranges[i].value, ranges[i].low,
+                                        ranges[i].high, why, why_bytes);
+        if (status != KVT_OK)
+            return status;
+    }
+    return KVT_OK;
+}
+
+static void *block(size_t bytes) {
+    /* 64-byte aligned and zero; untouched pages of a large block cost no memory. */
+    char *memory = calloc(1, bytes + 64 + sizeof(void *));
+    if (!memory)
+        return NULL;
+    uintptr_t at = ((uintptr_t)memory + sizeof(void *) + 63) & ~(uintptr_t)63;
+    memcpy((char *)at - sizeof(void *), &memory, sizeof memory);
+    return (void *)at;
+}
+
+static void block_free(void *at) {
+    if (!at)
+        return;
+    void *memory;
+    memcpy(&memory, (char *)at - sizeof memory, sizeof memory);
+    free(memory);
+}
+
+static kvt_status open_stores(core *c) {
+    const core_config *g = &c->config;
+    radix_limits limits = {.max_pages = g->max_pages,
+                           .max_roots = g->max_realms,
+                           .page_tokens = g->page_tokens,
+                           .n_slots = 1};
+    size_t tree_bytes = radix_bytes(&limits), pages_bytes = page_table_bytes(g->max_pages),
+           place_bytes = frames_bytes(g->arena_bytes, g->max_frames);
+    c->tree_memory = block(tree_bytes);
+    c->pages_memory = block(pages_bytes);
+    c->frames_memory = block(place_bytes);
+    if (!c->tree_memory || !c->pages_memory || !c->frames_memory)
+        return KVT_ENOMEM;
+    kvt_status status = radix_init(c->tree_memory, tree_bytes, &limits, &c->tree);
+    if (status == KVT_OK)
+        status = page_table_init(c->pages_memory, pages_bytes, g->max_pages, &c->pages);
+    if (status == KVT_OK)
+        status = frames_init(c->frames_memory, place_bytes, g->arena_bytes, g->max_frames,
+                             g->generations, &c->frames);
+    return status;
+}
+
+static kvt_status open_pools(core *c) {
+    const core_config *g = &c->config;
+    uint32_t n_places = 64;
+    while (n_places < 4 * g->max_sessions)
+        n_places *= 2;
+    c->pipes_mask = n_places - 1;
+    c->max_waiters = 4 * g->max_sessions;
+    c->pipes = calloc(n_places, sizeof *c->pipes);
+    c->realms = calloc(g->max_realms, sizeof *c->realms);
+    c->sessions = calloc(g->max_sessions, sizeof *c->sessions);
+    c->leases = calloc(g->max_leases_total, sizeof *c->leases);
+    c->free_leases = calloc(g->max_leases_total, sizeof *c->free_leases);
+    c->waiters = calloc(c->max_waiters, sizeof *c->waiters);
+    c->jobs = calloc(g->max_jobs, sizeof *c->jobs);
+    c->copies = calloc((size_t)g->max_jobs * KVT_MAX_SEAL_PAGES, sizeof *c->copies);
+    c->tokens = calloc(KVT_MAX_REQUEST_TOKENS, sizeof *c->tokens);
+    c->path = calloc(KVT_MAX_REQUEST_TOKENS / 16 + 2, sizeof *c->path);
+    c->out = calloc(1, KVT_WIRE_MAX_BYTES);
+    c->frame_node = calloc(g->max_frames, sizeof *c->frame_node);
+    if (!c->pipes || !c->realms || !c->sessions || !c->leases || !c->free_leases || !c->waiters ||
+        !c->jobs || !c->copies || !c->tokens || !c->path || !c->out || !c->frame_node)
+        return KVT_ENOMEM;
+    for (uint32_t i = g->max_leases_total; i > 0; i--)
+        c->free_leases[c->n_free_leases++] = i - 1;
+    for (uint32_t i = c->max_waiters; i > 0; i--) {
+        c->waiters[i - 1].next = c->free_waiter;
+        c->free_waiter = i;
+    }
+    for (uint32_t i = g->max_jobs; i > 0; i--) {
+        c->jobs[i - 1].copies = c->copies + (size_t)(i - 1) * KVT_MAX_SEAL_PAGES;
+        c->jobs[i - 1].next = c->free_jobs;
+        c->free_jobs = &c->jobs[i - 1];
+    }
+    return KVT_OK;
+}
+
+kvt_status core_open(const core_config *config, const core_env *env, char *why, size_t why_bytes,
+                     core **ret_core) {
+    kvt_status status = config_check(config, why, why_bytes);
+    if (status != KVT_OK)
+        return status;
+    core *c = calloc(1, sizeof *c);
+    if (!c)
+        return KVT_ENOMEM;
+    c->config = *config;
+    c->env = *env;
+    memcpy(c->uids, config->uids, config->n_uids * sizeof *c->uids);
+    c->config.uids = c->uids;
+    snprintf(c->tenant, sizeof c->tenant, "%s", config->tenant);
+    snprintf(c->arena_path, sizeof c->arena_path, "%s", config->arena_path);
+    snprintf(c->staging_dir, sizeof c->staging_dir, "%s", config->staging_dir);
+    status = open_stores(c);
+    if (status == KVT_OK)
+        status = open_pools(c);
+    if (status != KVT_OK) {
+        if (why)
+            snprintf(why, why_bytes, "%s for %u pages and %llu arena bytes: lower max_pages",
+                     kvt_status_text(status), config->max_pages,
+                     (unsigned long long)config->arena_bytes);
+        core_close(c);
+        return status;
+    }
+    *ret_core = c;
+    return KVT_OK;
+}
+
+void core_close(core *c) {
+    if (!c)
+        return;
+    KVT_ASSERT(c->n_jobs == 0);
+    block_free(c->tree_memory);
+    block_free(c->pages_memory);
+    block_free(c->frames_memory);
+    free(c->pipes);
+    free(c->realms);
+    free(c->sessions);
+    free(c->leases);
+    free(c->free_leases);
+    free(c->waiters);
+    free(c->jobs);
+    free(c->copies);
+    free(c->tokens);
+    free(c->path);
+    free(c->out);
+    free(c->frame_node);
+    free(c);
+}
+
+/* --- replies -----------------------------------------------------------------------------------
+ */
+
+void reply_start(core *c, kvt_writer *w) {
+    kvt_wire_start(w, c->out, KVT_WIRE_MAX_BYTES);
+}
+
+static void reply_send(core *c, core_ticket ticket, uint16_t op, uint64_t number, uint32_t status,
+                       kvt_writer *w) {
+    kvt_wire_header header = {.kind = KVT_WIRE_REPLY,
+                              .op = op,
+                              .status = status,
+                              .number = number,
+                              .boot_id = c->config.boot_id};
+    size_t n = kvt_wire_finish(w, header);
+    KVT_ASSERT(n > 0); /* every reply is bounded by the limits, which fit the message */
+    c->env.send(c->env.context, ticket, c->out, n);
+}
+
+void reply_finish(core *c, core_ticket ticket, uint16_t op, uint64_t number, kvt_writer *w) {
+    reply_send(c, ticket, op, number, KVT_OK, w);
+}
+
+void reply_error(core *c, core_ticket ticket, uint16_t op, uint64_t number, kvt_status status,
+                 const char *format, ...) {
+    char text[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    kvt_writer w;
+    reply_start(c, &w);
+    kvt_wire_put_str(&w, text);
+    c->counts.refused++;
+    reply_send(c, ticket, op, number, (uint32_t)status, &w);
+}
+
+void nonsense(core *c, uint32_t pipe) {
+    c->counts.nonsense++;
+    c->env.cut(c->env.context, pipe);
+}
+
+/* --- the way of a message ----------------------------------------------------------------------
+ */
+
+static void serve_report(core *c, request *rq) {
+    uint32_t lines = 0;
+    if (rq->header.op == KVT_OP_TREE) {
+        kvt_tree_req req;
+        if (kvt_wire_get_tree_req(rq->body, rq->n_bytes, &req) != KVT_OK) {
+            nonsense(c, rq->ticket.pipe);
+            return;
+        }
+        lines = req.max_lines ? req.max_lines : 1000;
+    }
+    /* The text is written where it stands in the message: a u32 length, then the bytes. */
+    kvt_writer w;
+    reply_start(c, &w);
+    uint8_t *text = c->out + KVT_WIRE_HEADER_BYTES + 4;
+    size_t room = KVT_WIRE_MAX_BYTES - KVT_WIRE_HEADER_BYTES - 4;
+    size_t n = c->env.report(c->env.context, c, (kvt_op)rq->header.op, lines, (char *)text, room);
+    KVT_ASSERT(n <= room);
+    kvt_wire_put_u32(&w, (uint32_t)n);
+    w.n_bytes += n;
+    reply_finish(c, rq->ticket, rq->header.op, rq->header.number, &w);
+}
+
+static void serve(core *c, request *rq) {
+    switch (rq->header.op) {
+    case KVT_OP_STAGE:
+        serve_stage(c, rq);
+        break;
+    case KVT_OP_REALM:
+        serve_realm(c, rq);
+        break;
+    case KVT_OP_ACQUIRE:
+        serve_acquire(c, rq);
+        break;
+    case KVT_OP_FORK:
+        serve_fork(c, rq);
+        break;
+    case KVT_OP_WAIT:
+        serve_wait(c, rq);
+        break;
+    case KVT_OP_SEAL:
+        serve_seal(c, rq);
+        break;
+    case KVT_OP_RELEASE:
+        serve_release(c, rq);
+        break;
+    case KVT_OP_CANCEL:
+        serve_cancel(c, rq);
+        break;
+    case KVT_OP_STATUS:
+    case KVT_OP_TREE:
+        serve_report(c, rq);
+        break;
+    case KVT_OP_GOODBYE:
+        serve_goodbye(c, rq);
+        break;
+    default:
+        refuse(c, rq, KVT_EPROTO, "op %u is no request", rq->header.op);
+    }
+}
+
+static void serve_ping(core *c, request *rq) {
+    kvt_writer w;
+    reply_start(c, &w);
+    reply_finish(c, rq->ticket, rq->header.op, rq->header.number, &w);
+}
+
+static void serve_session(core *c, request *rq, pipe_entry *pipe) {
+    if (!pipe->session) {
+        refuse(c, rq, KVT_ESESSION, "say hello first: this connection has no session");
+        return;
+    }
+    rq->session = &c->sessions[pipe->session - 1];
+    if (rq->header.boot_id != c->config.boot_id) {
+        refuse(c, rq, KVT_ESTALE, "the request is for another start of the daemon");
+        return;
+    }
+    if (!session_number_fresh(rq->session, rq->header.number)) {
+        c->counts.duplicates_refused++;
+        refuse(c, rq, KVT_EDUPLICATE, "request %llu was seen before; nothing was done",
+               (unsigned long long)rq->header.number);
+        return;
+    }
+    rq->session->requests++;
+    serve(c, rq);
+}
+
+void core_message(core *c, core_ticket ticket, const void *message, size_t n) {
+    pipe_entry *pipe = pipe_find(c, ticket.pipe);
+    if (!pipe)
+        return;
+    request rq = {.ticket = ticket};
+    kvt_status status = kvt_wire_open(message, n, &rq.header, &rq.body);
+    if (status == KVT_EVERSION) {
+        refuse(c, &rq, status, "this daemon speaks version %d of the protocol", KVT_WIRE_VERSION);
+        return;
+    }
+    if (status != KVT_OK || rq.header.kind != KVT_WIRE_REQUEST) {
+        nonsense(c, ticket.pipe);
+        return;
+    }
+    rq.n_bytes = rq.header.body_bytes;
+    c->counts.requests++;
+    if (rq.header.op == KVT_OP_PING)
+        serve_ping(c, &rq);
+    else if (rq.header.op == KVT_OP_HELLO)
+        serve_hello(c, &rq, pipe);
+    else
+        serve_session(c, &rq, pipe);
+    waiters_wake(c);
+}
+
+void core_job_done(core *c, core_job *job) {
+    KVT_ASSERT(c->n_jobs > 0);
+    c->n_jobs--;
+    if (job->kind == CORE_JOB_SEAL)
+        seal_job_done(c, job);
+    else
+        stage_job_done(c, job);
+    waiters_wake(c);
+}
+
+uint64_t core_tick(core *c) {
+    uint64_t now_ms = c->env.now_ms(c->env.context);
+    uint64_t sessions_due = sessions_tick(c, now_ms);
+    uint64_t waiters_due = waiters_tick(c, now_ms);
+    waiters_wake(c);
+    return sessions_due < waiters_due ? sessions_due : waiters_due;
+}
+
+void core_drain(core *c) {
+    c->draining = 1;
+    c->wake = 1;
+    waiters_wake(c);
+}
+
+int core_is_idle(const core *c) {
+    return c->n_jobs == 0;
+}
+
+uint64_t core_boot_id(const core *c) {
+    return c->config.boot_id;
+}

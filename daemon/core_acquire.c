@@ -1,0 +1,167 @@
+/*
+ * core_acquire.c - ACQUIRE: the longest held prefix, and a claim on what is missing.
+ *
+ * Claiming puts the missing pages into the tree at once, unsealed: so the next worker that asks for
+ * them meets them there and is told that somebody computes them. It may claim them as well (whoever
+ * seals first wins); the one who came first is their filler until it lets go.
+ */
+#include "daemon/core_state.h"
+
+/* Where the new path starts, and the tokens behind that, gathered in c->tokens. */
+typedef struct start {
+    uint32_t realm; /* slot */
+    radix_node from;
+    uint32_t n_tokens; /* in c->tokens */
+    uint32_t before;   /* tokens in front of `from` */
+} start;
+
+static int start_at_root(core *c, request *rq, const kvt_acquire_req *req, start *ret) {
+    realm *r = realm_get(c, req->realm);
+    if (!r) {
+        refuse(c, rq, KVT_ENOENT, "realm %u is not known (any more); register it", req->realm);
+        return 0;
+    }
+    kvt_wire_get_tokens(req->tokens, req->n_tokens, c->tokens);
+    *ret = (start){.realm = (uint32_t)(r - c->realms), .from = r->root, .n_tokens = req->n_tokens};
+    return 1;
+}
+
+/* Keeps whole pages of the base's path; the tokens of a page that is kept in part come in front of
+ * the new ones. */
+static int start_at_lease(core *c, request *rq, const kvt_acquire_req *req, lease *base,
+                          start *ret) {
+    uint32_t stored = lease_stored_tokens(c, base);
+    uint32_t page_tokens = c->realms[base->realm].shape.page_tokens;
+    if (req->keep_tokens > stored) {
+        refuse(c, rq, KVT_EINVAL, "keep_tokens %u is over the %u that the lease holds or claims",
+               req->keep_tokens, stored);
+        return 0;
+    }
+    uint32_t full = req->keep_tokens / page_tokens, rest = req->keep_tokens % page_tokens;
+    if (rest) {
+        uint32_t n;
+        radix_node at = radix_depth(c->tree, base->tail) > full ? path_at(c, base->tail, full + 1)
+                                                                : base->partial;
+        const uint32_t *tokens = radix_tokens(c->tree, at, &n);
+        KVT_ASSERT(rest <= n);
+        for (uint32_t i = 0; i < rest; i++)
+            c->tokens[i] = tokens[i];
+    }
+    kvt_wire_get_tokens(req->tokens, req->n_tokens, c->tokens + rest);
+    *ret = (start){.realm = base->realm,
+                   .from = path_at(c, base->tail, full),
+                   .n_tokens = rest + req->n_tokens,
+                   .before = full * page_tokens};
+    return 1;
+}
+
+/* Puts the missing pages behind `cur`, which is pinned; the pin moves along. Ends early when there
+ * is no room or the session claims too much; returns the last node. */
+static radix_node claim_pages(core *c, const session *s, radix_node cur, const uint32_t *tokens,
+                              uint32_t n_tokens) {
+    uint32_t page_tokens = radix_page_tokens(c->tree, cur), n_claimed = s->n_claimed;
+    for (uint32_t at = 0; at < n_tokens; at += page_tokens) {
+        uint32_t n = n_tokens - at < page_tokens ? n_tokens - at : page_tokens;
+        radix_node node;
+        if (n_claimed >= c->config.max_claimed_pages)
+            break;
+        kvt_status status = node_alloc(c, cur, tokens + at, n, &node);
+        if (status != KVT_OK && status != KVT_EEXIST)
+            break;
+        n_claimed++;
+        /* A page is pinned as soon as it is there: making room for the next must not take it. */
+        radix_pin(c->tree, node);
+        radix_unpin(c->tree, cur);
+        cur = node;
+    }
+    return cur;
+}
+
+/* Sets the lease's path, with its pins. */
+static void lease_set_path(core *c, session *s, lease *l, const start *at, int claim) {
+    radix_match m;
+    radix_find(c->tree, at->from, c->tokens, at->n_tokens, &m);
+    c->counts.find_visits += m.visits;
+    uint32_t page_tokens = radix_page_tokens(c->tree, at->from);
+    int held = is_held(c, at->from) && m.held == m.node;
+    l->partial = RADIX_NONE;
+    l->partial_tokens = 0;
+    l->tail = claim || held ? m.node : m.held;
+    if (!claim)
+        while (!is_held(c, l->tail))
+            l->tail = radix_parent(c->tree, l->tail);
+    radix_pin(c->tree, l->tail);
+    if (m.partial != RADIX_NONE && m.partial_tokens && is_held(c, at->from)) {
+        l->partial = m.partial;
+        l->partial_tokens = m.partial_tokens;
+        radix_pin(c->tree, l->partial);
+    }
+    uint32_t matched = m.n_pages * page_tokens;
+    int missing = matched < at->n_tokens &&
+                  !(held && m.partial != RADIX_NONE && matched + m.partial_tokens == at->n_tokens);
+    l->claim = (uint8_t)claim;
+    if (claim && missing)
+        l->tail = claim_pages(c, s, l->tail, c->tokens + matched, at->n_tokens - matched);
+}
+
+static void touch(core *c, const lease *l) {
+    c->clock++;
+    radix_touch(c->tree, l->tail, c->clock);
+    if (l->partial != RADIX_NONE)
+        radix_set_key(c->tree, l->partial, c->clock);
+}
+
+static void count_acquire(core *c, const lease *l, uint32_t n_asked, uint32_t n_before) {
+    uint32_t held = lease_held_tokens(c, l);
+    uint32_t served = held > n_before ? held - n_before : 0;
+    served = served < n_asked ? served : n_asked;
+    c->counts.acquires++;
+    c->counts.tokens_asked += n_asked;
+    c->counts.tokens_served += served;
+    c->counts.full_hits += n_asked > 0 && served == n_asked;
+    c->counts.misses += n_asked > 0 && served == 0;
+    c->counts.partial_hits += l->partial != RADIX_NONE;
+}
+
+void serve_acquire(core *c, request *rq) {
+    kvt_acquire_req req;
+    kvt_status status = kvt_wire_get_acquire_req(rq->body, rq->n_bytes, &req);
+    if (status == KVT_ELIMIT ||
+        (status == KVT_OK && req.base && req.keep_tokens > KVT_MAX_REQUEST_TOKENS - req.n_tokens)) {
+        refuse(c, rq, KVT_ELIMIT, "a path has at most %d tokens", KVT_MAX_REQUEST_TOKENS);
+        return;
+    }
+    if (status != KVT_OK) {
+        nonsense(c, rq->ticket.pipe);
+        return;
+    }
+    session *s = rq->session;
+    lease *l = req.base ? lease_get(c, s, req.base) : NULL;
+    if (req.base && !l) {
+        refuse(c, rq, KVT_ENOENT, "no such lease of this session");
+        return;
+    }
+    start at = {0};
+    if (!(l ? start_at_lease(c, rq, &req, l, &at) : start_at_root(c, rq, &req, &at)))
+        return;
+    if (!l)
+        l = lease_new(c, s, at.realm, rq->header.number);
+    if (!l) {
+        refuse(c, rq, KVT_ELIMIT, "%u leases are open; the most are %u a session, %u in all",
+               s->n_leases, c->config.max_leases, c->config.max_leases_total);
+        return;
+    }
+    radix_node old_tail = l->tail, old_partial = l->partial;
+    int claim = (req.flags & KVT_ACQUIRE_CLAIM) && !c->draining;
+    l->leave_one = (req.flags & KVT_ACQUIRE_LEAVE_ONE) != 0;
+    l->n_tokens = at.before + at.n_tokens;
+    lease_set_path(c, s, l, &at, claim);
+    /* The old path is let go after the new one is pinned, so that what they share stays. */
+    if (old_tail != RADIX_NONE)
+        lease_drop_path(c, l, old_tail, old_partial);
+    lease_take_over(c, l);
+    lease_recount(c, l);
+    touch(c, l);
+    count_acquire(c, l, req.n_tokens, l->n_tokens - req.n_tokens);
+    reply_lease(c, rq->ticket, rq->header.op, rq->header.number, l, req.first_page);
+}

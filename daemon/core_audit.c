@@ -1,0 +1,202 @@
+/*
+ * core_audit.c - does everything agree? For tests: called after each step of the simulator. It
+ * walks all tables, and counts anew what the core keeps as it goes.
+ */
+#include "daemon/core_state.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+typedef struct audit {
+    const core *c;
+    char *why;
+    size_t why_bytes;
+    kvt_status status;
+    uint32_t *pins; /* [max_pages + max_roots + 1]: those that the leases hold */
+    uint8_t *claimed;
+    uint32_t n_nodes, n_held, n_frames, n_loose;
+} audit;
+
+static void fail(audit *a, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void fail(audit *a, const char *format, ...) {
+    if (a->status != KVT_OK)
+        return;
+    a->status = KVT_EINTERNAL;
+    if (!a->why)
+        return;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(a->why, a->why_bytes, format, args);
+    va_end(args);
+}
+
+/* Each page knows its node and the node knows the page; loose pages belong to jobs. */
+static void audit_page(void *context, page_handle page, const page_entry *entry) {
+    audit *a = context;
+    const core *c = a->c;
+    if (entry->frame != PAGE_NO_FRAME) {
+        a->n_frames++;
+        if (!frames_in_use(c->frames, entry->frame))
+            fail(a, "page %llx: its frame %u is not in use", (unsigned long long)page,
+                 entry->frame);
+    }
+    if (entry->node == RADIX_NONE) {
+        a->n_loose++;
+        return;
+    }
+    a->n_nodes++;
+    int sealed = entry->state == PAGE_SEALED;
+    a->n_held += (uint32_t)sealed;
+    if (radix_handle(c->tree, entry->node, 0) != page)
+        fail(a, "page %llx and node %u disagree", (unsigned long long)page, entry->node);
+    if (sealed != radix_is_held(c->tree, entry->node))
+        fail(a, "node %u is held = %d, its page is %s", entry->node,
+             radix_is_held(c->tree, entry->node), page_state_name(entry->state));
+    if (sealed && entry->frame == PAGE_NO_FRAME)
+        fail(a, "page %llx is sealed without a frame", (unsigned long long)page);
+    if (!sealed && entry->frame != PAGE_NO_FRAME)
+        fail(a, "page %llx is %s with a frame", (unsigned long long)page,
+             page_state_name(entry->state));
+    if (sealed && !is_held(c, radix_parent(c->tree, entry->node)))
+        fail(a, "node %u is held below one that is not", entry->node);
+    if (!sealed && !a->claimed[entry->node])
+        fail(a, "node %u is filling without a lease that claims it", entry->node);
+    if (!sealed && entry->sealer) {
+        const lease *l = &c->leases[entry->sealer - 1];
+        if (!l->session || !l->claim)
+            fail(a, "node %u is filled by lease slot %u, which claims nothing", entry->node,
+                 entry->sealer);
+    }
+}
+
+static uint32_t audit_lease(audit *a, const lease *l) {
+    const core *c = a->c;
+    uint32_t n = 0;
+    a->pins[l->tail]++;
+    if (l->partial != RADIX_NONE) {
+        a->pins[l->partial]++;
+        if (!radix_is_held(c->tree, l->partial))
+            fail(a, "a lease reads node %u, which is not held", l->partial);
+    }
+    for (radix_node node = l->tail; !is_held(c, node); node = radix_parent(c->tree, node)) {
+        n++;
+        if (l->claim)
+            a->claimed[node] = 1;
+    }
+    if (!l->claim && n)
+        fail(a, "a lease without a claim ends at node %u, which is not held", l->tail);
+    return n;
+}
+
+static void audit_sessions(audit *a) {
+    const core *c = a->c;
+    uint32_t n_leases = 0, n_jobs = 0, n_sessions = 0;
+    for (uint32_t i = 0; i < c->config.max_sessions; i++) {
+        const session *s = &c->sessions[i];
+        uint32_t n = 0, n_claimed = 0;
+        if (s->state == SESSION_FREE)
+            continue;
+        n_sessions++;
+        n_jobs += s->n_jobs;
+        for (uint32_t at = s->first_lease; at; at = c->leases[at - 1].next_of_session) {
+            const lease *l = &c->leases[at - 1];
+            if (l->session != i + 1)
+                fail(a, "lease slot %u is in the list of another session", at);
+            uint32_t unsealed = audit_lease(a, l);
+            /* Pages that another worker sealed lower the true number; it is counted anew when
+             * the lease is used next. */
+            if (unsealed > l->n_claimed)
+                fail(a, "lease slot %u claims %u pages and counts %u", at, unsealed, l->n_claimed);
+            n_claimed += l->n_claimed;
+            n++;
+        }
+        if (n != s->n_leases || n_claimed != s->n_claimed)
+            fail(a, "session %u: %u leases of %u, %u claimed pages of %u", s->number, n,
+                 s->n_leases, n_claimed, s->n_claimed);
+        n_leases += n;
+    }
+    if (n_sessions != c->n_sessions)
+        fail(a, "%u sessions, counted %u", n_sessions, c->n_sessions);
+    if (n_leases + c->n_free_leases != c->config.max_leases_total)
+        fail(a, "%u leases and %u free ones of %u", n_leases, c->n_free_leases,
+             c->config.max_leases_total);
+    if (n_jobs != c->n_jobs)
+        fail(a, "%u jobs of sessions, counted %u", n_jobs, c->n_jobs);
+}
+
+static void audit_pages(audit *a) {
+    const core *c = a->c;
+    uint32_t n_job_frames = 0;
+    page_table_each(c->pages, audit_page, a);
+    radix_counts tree;
+    radix_count(c->tree, &tree);
+    if (a->n_nodes != tree.busy + tree.idle)
+        fail(a, "%u pages have nodes, the tree has %u", a->n_nodes, tree.busy + tree.idle);
+    if (a->n_held != c->n_held)
+        fail(a, "%u pages are held, counted %u", a->n_held, c->n_held);
+    for (uint32_t i = 0; i < c->config.max_jobs; i++) {
+        const core_job *job = &c->jobs[i];
+        int free_job = 0;
+        for (const core_job *f = c->free_jobs; f && !free_job; f = f->next)
+            free_job = f == job;
+        if (free_job)
+            continue;
+        for (uint32_t k = 0; k < job->n_copies; k++)
+            n_job_frames += job->copies[k].frame != PAGE_NO_FRAME;
+    }
+    frames_counts places;
+    frames_count(c->frames, &places);
+    if (places.used != a->n_frames + n_job_frames)
+        fail(a, "%u frames in use, %u of pages and %u of jobs", places.used, a->n_frames,
+             n_job_frames);
+    core_counts n;
+    core_count(c, &n);
+    if (n.pages_free + n.pages_filling + n.pages_evictable + n.pages_pinned != n.pages_max)
+        fail(a, "free + filling + evictable + pinned is not all");
+}
+
+static void audit_pins(audit *a) {
+    const core *c = a->c;
+    for (uint32_t i = 0; i < c->config.max_realms; i++) {
+        const realm *r = &c->realms[i];
+        if (r->number && radix_pins(c->tree, r->root) != a->pins[r->root])
+            fail(a, "root %u has %u pins, leases hold %u", r->root, radix_pins(c->tree, r->root),
+                 a->pins[r->root]);
+    }
+}
+
+static void audit_node_pins(void *context, page_handle page, const page_entry *entry) {
+    audit *a = context;
+    (void)page;
+    if (entry->node == RADIX_NONE)
+        return;
+    uint32_t pins = radix_pins(a->c->tree, entry->node);
+    if (pins != a->pins[entry->node])
+        fail(a, "node %u has %u pins, leases hold %u", entry->node, pins, a->pins[entry->node]);
+}
+
+kvt_status core_audit(const core *c, char *why, size_t why_bytes) {
+    audit a = {.c = c, .why = why, .why_bytes = why_bytes, .status = KVT_OK};
+    kvt_status status = radix_audit(c->tree, why, why_bytes);
+    if (status == KVT_OK)
+        status = page_table_audit(c->pages, why, why_bytes);
+    if (status == KVT_OK)
+        status = frames_audit(c->frames, why, why_bytes);
+    if (status != KVT_OK)
+        return status;
+    size_t n = (size_t)c->config.max_pages + c->config.max_realms + 2;
+    a.pins = calloc(n, sizeof *a.pins);
+    a.claimed = calloc(n, 1);
+    if (a.pins && a.claimed) {
+        audit_sessions(&a);
+        audit_pages(&a);
+        audit_pins(&a);
+        page_table_each(c->pages, audit_node_pins, &a);
+    } else {
+        a.status = KVT_ENOMEM;
+    }
+    free(a.pins);
+    free(a.claimed);
+    return a.status;
+}

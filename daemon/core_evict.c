@@ -1,0 +1,122 @@
+/*
+ * core_evict.c - making room. Only idle tails go (radix.h), coldest first.
+ */
+#include "daemon/core_state.h"
+
+#include <string.h>
+
+void page_drop(core *c, page_handle page) {
+    uint32_t frame;
+    page_unref(c->pages, page, &frame);
+    if (frame != PAGE_NO_FRAME)
+        frames_free(c->frames, frame);
+}
+
+void node_discard(core *c, radix_node node) {
+    page_handle page = radix_handle(c->tree, node, 0);
+    c->n_held -= (uint32_t)radix_is_held(c->tree, node);
+    kvt_status status = radix_remove(c->tree, node);
+    KVT_ASSERT(status == KVT_OK);
+    /* A job that still copies it finds out by this that the page is wanted no more. */
+    page_set_node(c->pages, page, RADIX_NONE);
+    page_drop(c, page);
+}
+
+static void evict(core *c, radix_node node) {
+    const page_entry *entry = page_get(c->pages, radix_handle(c->tree, node, 0));
+    KVT_ASSERT(entry && entry->frame != PAGE_NO_FRAME);
+    c->counts.pages_evicted++;
+    c->counts.bytes_evicted += frames_size(c->frames, entry->frame);
+    node_discard(c, node);
+}
+
+int evict_coldest(core *c) {
+    radix_node node = radix_coldest(c->tree);
+    if (node == RADIX_NONE)
+        return 0;
+    evict(c, node);
+    return 1;
+}
+
+/* Evicts an idle node and everything below it, tails first. */
+static void evict_subtree(core *c, radix_node top) {
+    radix_node node = top;
+    for (;;) {
+        while (!radix_is_leaf(c->tree, node))
+            node = radix_first_child(c->tree, node);
+        radix_node parent = radix_parent(c->tree, node);
+        int last = node == top;
+        evict(c, node);
+        if (last)
+            return;
+        node = parent;
+    }
+}
+
+static void note_frame(void *context, page_handle page, const page_entry *entry) {
+    core *c = context;
+    (void)page;
+    if (entry->frame != PAGE_NO_FRAME && entry->state == PAGE_SEALED)
+        c->frame_node[entry->frame] = entry->node;
+}
+
+static int frame_movable(void *context, uint32_t frame) {
+    core *c = context;
+    radix_node node = c->frame_node[frame];
+    return node != RADIX_NONE && !radix_is_busy(c->tree, node);
+}
+
+/*
+ * Room may be spread over slabs of other frame sizes, where evicting the coldest pages one by one
+ * would empty a slab only by luck. Then the slab that holds the fewest pages is emptied, with
+ * whatever hangs below those pages.
+ */
+static int evict_slab(core *c, uint64_t bytes) {
+    uint32_t list[256], n = 0;
+    /* Rare enough that one walk over the page table costs less than an index kept for it would. */
+    memset(c->frame_node, 0, c->config.max_frames * sizeof *c->frame_node);
+    page_table_each(c->pages, note_frame, c);
+    if (frames_victim(c->frames, bytes, frame_movable, c, list, 256, &n) != KVT_OK)
+        return 0;
+    for (uint32_t i = 0; i < n; i++)
+        if (frames_in_use(c->frames, list[i])) /* else it hung below an earlier one */
+            evict_subtree(c, c->frame_node[list[i]]);
+    return n > 0;
+}
+
+kvt_status frame_alloc(core *c, uint64_t bytes, uint32_t *ret_frame) {
+    /* So much is evicted in order of age before the search turns to whole slabs. */
+    uint64_t patience = 4 * (bytes > (4u << 20) ? bytes : (4u << 20));
+    uint64_t start = c->counts.bytes_evicted;
+    for (;;) {
+        kvt_status status = frames_alloc(c->frames, bytes, ret_frame);
+        if (status != KVT_EFULL)
+            return status;
+        if (c->counts.bytes_evicted - start < patience) {
+            if (evict_coldest(c))
+                continue;
+        }
+        if (!evict_slab(c, bytes) && !evict_coldest(c))
+            return KVT_EFULL;
+    }
+}
+
+kvt_status node_alloc(core *c, radix_node parent, const uint32_t *tokens, uint32_t n_tokens,
+                      radix_node *ret_node) {
+    for (;;) {
+        kvt_status status = radix_insert(c->tree, parent, tokens, n_tokens, c->clock, ret_node);
+        if (status == KVT_EEXIST)
+            return status;
+        page_handle page;
+        if (status == KVT_OK) {
+            status = page_claim(c->pages, *ret_node, &page);
+            if (status == KVT_OK) {
+                radix_set_handle(c->tree, *ret_node, 0, page);
+                return KVT_OK;
+            }
+            radix_remove(c->tree, *ret_node);
+        }
+        if (status != KVT_EFULL || !evict_coldest(c))
+            return status;
+    }
+}

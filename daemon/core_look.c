@@ -1,0 +1,95 @@
+/*
+ * core_look.c - what reports may see of the core. Changes nothing.
+ */
+#include "daemon/core_state.h"
+
+void core_count(const core *c, core_counts *ret_counts) {
+    core_counts n = c->counts;
+    radix_counts tree;
+    page_counts pages;
+    frames_counts places;
+    radix_count(c->tree, &tree);
+    page_table_count(c->pages, &pages);
+    frames_count(c->frames, &places);
+    for (uint32_t i = 0; i < c->config.max_sessions; i++) {
+        const session *s = &c->sessions[i];
+        n.sessions += s->state == SESSION_LIVE || s->state == SESSION_ORPHAN;
+        n.orphans += s->state == SESSION_ORPHAN;
+        n.leases += s->n_leases * (s->state == SESSION_LIVE || s->state == SESSION_ORPHAN);
+    }
+    n.waiting = c->n_waiters;
+    n.jobs = c->n_jobs;
+    n.realms = c->n_realms;
+    /* A page in the tree that is not sealed is pinned by a claim, so the filling are all busy. One
+     * that left the tree while a job copies it is the job's: its node is free already. */
+    uint32_t filling = tree.busy + tree.idle - c->n_held;
+    n.pages_max = tree.max_pages;
+    n.pages_free = tree.free;
+    n.pages_filling = filling;
+    n.pages_evictable = tree.idle;
+    n.pages_pinned = tree.busy - filling;
+    n.arena_bytes = places.arena_bytes;
+    n.arena_used_bytes = places.used_bytes;
+    n.arena_waste_bytes = places.waste_bytes;
+    n.frames_used = places.used;
+    *ret_counts = n;
+}
+
+typedef struct run_visit {
+    const core *c;
+    core_realm_info info;
+    int (*visit)(void *context, const core_realm_info *realm, const radix_run *run,
+                 const uint32_t *first_tokens, uint32_t n_first_tokens);
+    void *context;
+} run_visit;
+
+static int visit_run(void *context, const radix_run *run) {
+    run_visit *v = context;
+    uint32_t n;
+    const uint32_t *tokens = radix_tokens(v->c->tree, run->first, &n);
+    return v->visit(v->context, &v->info, run, tokens, n);
+}
+
+int core_each_run(const core *c,
+                  int (*visit)(void *context, const core_realm_info *realm, const radix_run *run,
+                               const uint32_t *first_tokens, uint32_t n_first_tokens),
+                  void *context) {
+    for (uint32_t i = 0; i < c->config.max_realms; i++) {
+        const realm *r = &c->realms[i];
+        if (!r->number)
+            continue;
+        run_visit v = {.c = c,
+                       .info = {.realm = r->number,
+                                .desc = &r->desc,
+                                .page_bytes = kvt_page_bytes(&r->shape, r->shape.page_tokens)},
+                       .visit = visit,
+                       .context = context};
+        int stop = visit(context, &v.info, NULL, NULL, 0);
+        if (!stop)
+            stop = radix_walk(c->tree, r->root, visit_run, &v);
+        if (stop)
+            return stop;
+    }
+    return 0;
+}
+
+int core_each_session(const core *c, int (*visit)(void *context, const core_session_info *session),
+                      void *context) {
+    for (uint32_t i = 0; i < c->config.max_sessions; i++) {
+        const session *s = &c->sessions[i];
+        if (s->state != SESSION_LIVE && s->state != SESSION_ORPHAN)
+            continue;
+        core_session_info info = {.session = s->number,
+                                  .name = s->name,
+                                  .peer = s->peer,
+                                  .orphaned = s->state == SESSION_ORPHAN,
+                                  .leases = s->n_leases,
+                                  .claimed_pages = s->n_claimed,
+                                  .staging_bytes = s->staging >= 0 ? s->staging_bytes : 0,
+                                  .requests = s->requests};
+        int stop = visit(context, &info);
+        if (stop)
+            return stop;
+    }
+    return 0;
+}

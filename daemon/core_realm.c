@@ -1,0 +1,121 @@
+/*
+ * core_realm.c - realms: what must be equal for bytes to be shared. A realm is found by comparing
+ * its canonical bytes, all of them; its number is only a name for the place in the table.
+ */
+#include "daemon/core_state.h"
+
+#include <stdio.h>
+#include <string.h>
+
+realm *realm_get(core *c, uint32_t number) {
+    if (number == 0)
+        return NULL;
+    realm *r = &c->realms[(number - 1) % c->config.max_realms];
+    return r->number == number ? r : NULL;
+}
+
+static realm *realm_find(core *c, const kvt_realm_req *req) {
+    for (uint32_t i = 0; i < c->config.max_realms; i++) {
+        realm *r = &c->realms[i];
+        if (r->number && r->n_bytes == req->n_bytes &&
+            memcmp(r->canonical, req->canonical, req->n_bytes) == 0)
+            return r;
+    }
+    return NULL;
+}
+
+/* A free place; if there is none, that of a realm without pages and leases. A worker that still
+ * uses the old number is told KVT_ENOENT and registers again. */
+static realm *realm_place(core *c) {
+    for (uint32_t i = 0; i < c->config.max_realms; i++)
+        if (!c->realms[i].number)
+            return &c->realms[i];
+    for (uint32_t i = 0; i < c->config.max_realms; i++) {
+        realm *r = &c->realms[i];
+        if (radix_root_remove(c->tree, r->root) == KVT_OK) {
+            r->root = RADIX_NONE;
+            r->number = 0;
+            c->n_realms--;
+            return r;
+        }
+    }
+    return NULL;
+}
+
+/* Is this geometry one that the daemon can serve? */
+static kvt_status realm_check(core *c, const realm *r, char *why, size_t why_bytes) {
+    const kvt_geometry *g = &r->desc.geometry;
+    if (g->page_tokens > c->config.page_tokens) {
+        snprintf(why, why_bytes, "page_tokens %u is over the daemon's %u; raise its page_tokens",
+                 g->page_tokens, c->config.page_tokens);
+        return KVT_ELIMIT;
+    }
+    if (g->n_ranks != 1 || g->n_groups != 1) {
+        snprintf(why, why_bytes, "%u ranks and %u layer groups: this daemon serves one of each",
+                 g->n_ranks, g->n_groups);
+        return KVT_ENOTSUP;
+    }
+    uint64_t page_bytes = kvt_page_max_bytes(&r->shape);
+    if (page_bytes > c->config.arena_bytes) {
+        snprintf(why, why_bytes, "a page takes %llu bytes, the arena has %llu; enlarge the arena",
+                 (unsigned long long)page_bytes, (unsigned long long)c->config.arena_bytes);
+        return KVT_ELIMIT;
+    }
+    return KVT_OK;
+}
+
+static kvt_status realm_new(core *c, const kvt_realm_req *req, char *why, size_t why_bytes,
+                            realm **ret_realm) {
+    realm *r = realm_place(c);
+    if (!r) {
+        snprintf(why, why_bytes, "%u realms hold pages, the most allowed; raise max_realms",
+                 c->n_realms);
+        return KVT_ELIMIT;
+    }
+    kvt_status status = kvt_wire_realm_decode(req->canonical, req->n_bytes, &r->names, &r->desc);
+    if (status != KVT_OK)
+        snprintf(why, why_bytes, "the realm's bytes are not canonical");
+    if (status == KVT_OK)
+        status = kvt_geometry_check(&r->desc.geometry, why, why_bytes);
+    if (status == KVT_OK)
+        status =
+            kvt_page_shape_init(&r->desc.geometry, 0, r->desc.codec, why, why_bytes, &r->shape);
+    if (status == KVT_OK)
+        status = realm_check(c, r, why, why_bytes);
+    if (status == KVT_OK)
+        status = radix_root_add(c->tree, r->desc.geometry.page_tokens, &r->root);
+    if (status != KVT_OK)
+        return status;
+    memcpy(r->canonical, req->canonical, req->n_bytes);
+    r->n_bytes = req->n_bytes;
+    uint32_t slot = (uint32_t)(r - c->realms);
+    r->number = r->last_number ? r->last_number + c->config.max_realms : slot + 1;
+    r->last_number = r->number;
+    c->n_realms++;
+    *ret_realm = r;
+    return KVT_OK;
+}
+
+void serve_realm(core *c, request *rq) {
+    kvt_realm_req req;
+    if (kvt_wire_get_realm_req(rq->body, rq->n_bytes, &req) != KVT_OK) {
+        nonsense(c, rq->ticket.pipe);
+        return;
+    }
+    realm *r = realm_find(c, &req);
+    if (!r) {
+        char why[256] = "";
+        kvt_status status = realm_new(c, &req, why, sizeof why, &r);
+        if (status != KVT_OK) {
+            refuse(c, rq, status, "%s", why[0] ? why : kvt_status_text(status));
+            return;
+        }
+    }
+    kvt_realm_rep rep = {.realm = r->number,
+                         .geometry_hash = r->shape.geometry_hash,
+                         .page_bytes = kvt_page_bytes(&r->shape, r->shape.page_tokens)};
+    kvt_writer w;
+    reply_start(c, &w);
+    kvt_wire_put_realm_rep(&w, &rep);
+    reply_finish(c, rq->ticket, rq->header.op, rq->header.number, &w);
+}

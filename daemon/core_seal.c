@@ -1,0 +1,233 @@
+/*
+ * core_seal.c - SEAL: encoded pages become visible.
+ *
+ *   serve_seal: each page of the message gets a frame of its own, the job copies and checks
+ *   seal_job_done: page by page in path order, the first good copy of a page is the page
+ *
+ * Two workers may copy the same page at once, each into its own frame: the loser's frame goes back,
+ * and both are told that the page is sealed. A page is only shown when the one in front of it is,
+ * so nothing held ever hangs below something that is not.
+ */
+#include "daemon/core_state.h"
+
+#include <string.h>
+
+/* May this page of the message be taken? */
+static kvt_status seal_check(const core *c, const lease *l, const session *s,
+                             const kvt_seal_page *page) {
+    const kvt_page_shape *shape = &c->realms[l->realm].shape;
+    if (page->page >= radix_depth(c->tree, l->tail))
+        return KVT_EINVAL;
+    if (page->bytes < KVT_PAGE_HEADER_BYTES || page->bytes > kvt_page_max_bytes(shape))
+        return KVT_ECORRUPT;
+    if (page->offset > s->staging_bytes || page->bytes > s->staging_bytes - page->offset)
+        return KVT_EINVAL;
+    return KVT_OK;
+}
+
+/* Adds the page to the job, with a frame. */
+static kvt_status seal_take(core *c, core_job *job, radix_node node, const kvt_seal_page *page) {
+    page_handle handle = radix_handle(c->tree, node, 0);
+    uint32_t frame, rows;
+    kvt_status status = frame_alloc(c, page->bytes, &frame);
+    if (status != KVT_OK) {
+        c->counts.seals_refused_full += status == KVT_EFULL;
+        return status;
+    }
+    radix_tokens(c->tree, node, &rows);
+    page_ref(c->pages, handle);
+    if (page_get(c->pages, handle)->state == PAGE_FILLING)
+        page_move(c->pages, handle, PAGE_COPYING);
+    job->copies[job->n_copies++] = (core_copy){.from_offset = page->offset,
+                                               .to_offset = frames_offset(c->frames, frame),
+                                               .bytes = page->bytes,
+                                               .rows = rows,
+                                               .status = KVT_EINTERNAL,
+                                               .frame = frame,
+                                               .page = handle,
+                                               .node = node};
+    return KVT_OK;
+}
+
+/* c->path = the nodes of the lease's path from the message's first page on; returns its number. */
+static uint32_t path_load(core *c, const lease *l, const kvt_seal_req *req) {
+    kvt_seal_page first;
+    kvt_wire_get_seal_page(req->pages, 0, &first);
+    radix_node node = l->tail;
+    for (uint32_t depth = radix_depth(c->tree, node); depth > first.page; depth--) {
+        c->path[depth - 1 - first.page] = node;
+        node = radix_parent(c->tree, node);
+    }
+    return first.page;
+}
+
+/* Takes the pages of the message in path order, up to the first that cannot be. */
+static kvt_status seal_take_all(core *c, const session *s, const lease *l, const kvt_seal_req *req,
+                                core_job *job) {
+    uint32_t before = UINT32_MAX; /* the page that was taken last */
+    uint32_t first = path_load(c, l, req);
+    for (uint32_t i = 0; i < req->n_pages; i++) {
+        kvt_seal_page page;
+        kvt_wire_get_seal_page(req->pages, i, &page);
+        kvt_status status = seal_check(c, l, s, &page);
+        if (status != KVT_OK)
+            return status;
+        radix_node node = c->path[page.page - first];
+        if (is_held(c, node)) {
+            c->counts.pages_duplicate++;
+        } else {
+            if (!is_held(c, radix_parent(c->tree, node)) && before + 1 != page.page)
+                return KVT_EORDER;
+            status = seal_take(c, job, node, &page);
+            if (status != KVT_OK)
+                return status;
+        }
+        before = page.page;
+    }
+    return KVT_OK;
+}
+
+static void reply_seal(core *c, core_ticket ticket, uint64_t number, const lease *l,
+                       kvt_status page_status, uint32_t first_page) {
+    uint32_t n_pages = lease_held_pages(c, l);
+    kvt_seal_rep rep = {.page_status = (uint32_t)page_status,
+                        .held_tokens = lease_held_tokens(c, l),
+                        .n_pages = n_pages > first_page ? n_pages - first_page : 0};
+    kvt_writer w;
+    reply_start(c, &w);
+    kvt_wire_put_seal_rep(&w, &rep);
+    put_held_pages(c, &w, l, first_page, rep.n_pages);
+    reply_finish(c, ticket, KVT_OP_SEAL, number, &w);
+}
+
+void serve_seal(core *c, request *rq) {
+    kvt_seal_req req;
+    if (kvt_wire_get_seal_req(rq->body, rq->n_bytes, &req) != KVT_OK) {
+        nonsense(c, rq->ticket.pipe);
+        return;
+    }
+    session *s = rq->session;
+    lease *l = lease_get(c, s, req.lease);
+    if (!l) {
+        refuse(c, rq, KVT_ENOENT, "no such lease of this session");
+        return;
+    }
+    if (!l->claim || s->staging < 0) {
+        refuse(c, rq, KVT_EINVAL, "%s",
+               l->claim ? "no staging file was announced" : "the lease claims nothing");
+        return;
+    }
+    core_job *job = c->free_jobs;
+    if (!job) {
+        refuse(c, rq, KVT_EBUSY, "%u jobs are under way, the most allowed; raise max_jobs",
+               c->n_jobs);
+        return;
+    }
+    kvt_seal_page first;
+    kvt_wire_get_seal_page(req.pages, 0, &first);
+    core_copy *copies = job->copies;
+    core_job *next = job->next;
+    *job = (core_job){.kind = CORE_JOB_SEAL,
+                      .lane = s->number,
+                      .staging = s->staging,
+                      .shape = &c->realms[l->realm].shape,
+                      .copies = copies,
+                      .ticket = rq->ticket,
+                      .number = rq->header.number,
+                      .lease = req.lease,
+                      .session = session_slot(c, s) + 1,
+                      .first_page = first.page,
+                      .next = next};
+    job->refused = seal_take_all(c, s, l, &req, job);
+    if (job->n_copies == 0) {
+        reply_seal(c, rq->ticket, rq->header.number, l, job->refused, first.page);
+        return;
+    }
+    c->free_jobs = next;
+    job->next = NULL;
+    s->n_jobs++;
+    c->n_jobs++;
+    c->env.submit(c->env.context, job);
+}
+
+/* Short held pages whose tokens begin this one are covered by it from now on. */
+static void replace_short(core *c, radix_node node) {
+    uint32_t n_tokens, n_short;
+    const uint32_t *tokens = radix_tokens(c->tree, node, &n_tokens);
+    for (radix_node prev = radix_prev_sibling(c->tree, node); prev != RADIX_NONE;) {
+        const uint32_t *begin = radix_tokens(c->tree, prev, &n_short);
+        if (n_short >= n_tokens || memcmp(begin, tokens, n_short * sizeof *tokens) != 0)
+            return;
+        radix_node at = prev;
+        prev = radix_prev_sibling(c->tree, at);
+        if (radix_is_held(c->tree, at) && !radix_is_busy(c->tree, at)) {
+            c->counts.pages_replaced++;
+            node_discard(c, at);
+        }
+    }
+}
+
+/* The page is in the tree still (its worker may have died and nobody else claimed it), and the one
+ * in front of it is held. */
+static kvt_status copy_settle(core *c, const session *s, core_copy *copy) {
+    if (copy->status != KVT_OK) {
+        c->counts.pages_corrupt++;
+        return copy->status;
+    }
+    const page_entry *entry = page_get(c->pages, copy->page);
+    KVT_ASSERT(entry); /* the job's reference keeps it */
+    if (entry->node == RADIX_NONE)
+        return KVT_ESTALE;
+    if (radix_is_held(c->tree, copy->node)) {
+        c->counts.pages_duplicate++;
+        return KVT_OK;
+    }
+    if (!is_held(c, radix_parent(c->tree, copy->node)))
+        return KVT_EORDER;
+    page_set_frame(c->pages, copy->page, copy->frame);
+    page_move(c->pages, copy->page, PAGE_SEALED);
+    page_set_sealed(c->pages, copy->page, s->number, (uint16_t)copy->rows);
+    radix_set_held(c->tree, copy->node, 1);
+    c->n_held++;
+    copy->frame = PAGE_NO_FRAME;
+    c->counts.pages_sealed++;
+    replace_short(c, copy->node);
+    return KVT_OK;
+}
+
+/* Gives back what the copy did not use, and drops the job's reference. */
+static void copy_finish(core *c, core_copy *copy) {
+    const page_entry *entry = page_get(c->pages, copy->page);
+    if (copy->frame != PAGE_NO_FRAME)
+        frames_free(c->frames, copy->frame);
+    /* refs: one of the tree, one of this job; more are other jobs that copy the same page. */
+    if (entry->state == PAGE_COPYING && entry->node != RADIX_NONE && entry->refs == 2)
+        page_move(c->pages, copy->page, PAGE_FILLING);
+    page_drop(c, copy->page);
+}
+
+void seal_job_done(core *c, core_job *job) {
+    session *s = &c->sessions[job->session - 1];
+    kvt_status status = KVT_OK;
+    for (uint32_t i = 0; i < job->n_copies; i++) {
+        core_copy *copy = &job->copies[i];
+        kvt_status one = copy_settle(c, s, copy);
+        copy_finish(c, copy);
+        if (status == KVT_OK)
+            status = one;
+    }
+    c->wake = 1;
+    if (status == KVT_OK)
+        status = job->refused;
+    lease *l = s->state == SESSION_ENDING ? NULL : lease_get(c, s, job->lease);
+    if (l) {
+        lease_recount(c, l);
+        reply_seal(c, job->ticket, job->number, l, status, job->first_page);
+    } else if (s->state != SESSION_ENDING) {
+        reply_error(c, job->ticket, KVT_OP_SEAL, job->number, KVT_ESTALE,
+                    "the lease was released while its pages were being sealed");
+    }
+    job->next = c->free_jobs;
+    c->free_jobs = job;
+    session_job_done(c, s);
+}

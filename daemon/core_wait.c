@@ -1,0 +1,149 @@
+/*
+ * core_wait.c - WAIT: a reply that comes when others have sealed what this worker wants, or have
+ * stopped computing it. Those who wait are looked at in the order in which they came, so when the
+ * one computing gives up, the first of them takes over and the others go on waiting for it.
+ */
+#include "daemon/core_state.h"
+
+static int wait_is_over(core *c, lease *l, uint32_t held_tokens) {
+    if (c->draining || !l->claim)
+        return 1;
+    if (lease_held_tokens(c, l) > held_tokens)
+        return 1;
+    int taken = lease_take_over(c, l);
+    c->counts.claims_taken_over += taken > 0;
+    return lease_computing_end(c, l) == 0;
+}
+
+void serve_wait(core *c, request *rq) {
+    kvt_wait_req req;
+    if (kvt_wire_get_wait_req(rq->body, rq->n_bytes, &req) != KVT_OK) {
+        nonsense(c, rq->ticket.pipe);
+        return;
+    }
+    lease *l = lease_get(c, rq->session, req.lease);
+    if (!l) {
+        refuse(c, rq, KVT_ENOENT, "no such lease of this session");
+        return;
+    }
+    c->counts.waits++;
+    uint32_t wait_ms = req.wait_ms < c->config.max_wait_ms ? req.wait_ms : c->config.max_wait_ms;
+    if (wait_is_over(c, l, req.held_tokens) || wait_ms == 0) {
+        reply_lease(c, rq->ticket, rq->header.op, rq->header.number, l, req.first_page);
+        return;
+    }
+    if (!c->free_waiter) {
+        refuse(c, rq, KVT_ELIMIT, "%u calls wait, the most allowed", c->n_waiters);
+        return;
+    }
+    uint32_t slot = c->free_waiter;
+    waiter *w = &c->waiters[slot - 1];
+    c->free_waiter = w->next;
+    *w = (waiter){.session = session_slot(c, rq->session) + 1,
+                  .ticket = rq->ticket,
+                  .number = rq->header.number,
+                  .lease = req.lease,
+                  .held_tokens = req.held_tokens,
+                  .first_page = req.first_page,
+                  .due_ms = c->env.now_ms(c->env.context) + wait_ms};
+    if (c->last_waiter)
+        c->waiters[c->last_waiter - 1].next = slot;
+    else
+        c->first_waiter = slot;
+    c->last_waiter = slot;
+    c->n_waiters++;
+}
+
+/* Takes the waiter out of the list; `before` is the one in front of it (0: it is the first). */
+static void waiter_unlink(core *c, uint32_t before, uint32_t slot) {
+    waiter *w = &c->waiters[slot - 1];
+    if (before)
+        c->waiters[before - 1].next = w->next;
+    else
+        c->first_waiter = w->next;
+    if (c->last_waiter == slot)
+        c->last_waiter = before;
+    w->session = NONE;
+    w->next = c->free_waiter;
+    c->free_waiter = slot;
+    c->n_waiters--;
+}
+
+static void waiter_answer(core *c, const waiter *w) {
+    session *s = &c->sessions[w->session - 1];
+    lease *l = lease_get(c, s, w->lease);
+    if (l)
+        reply_lease(c, w->ticket, KVT_OP_WAIT, w->number, l, w->first_page);
+    else
+        reply_error(c, w->ticket, KVT_OP_WAIT, w->number, KVT_ESTALE,
+                    "the lease was released while a call waited on it");
+}
+
+/* Answers each waiter for whom over() says so. */
+static void waiters_answer(core *c, int (*over)(core *c, const waiter *w, uint64_t now_ms),
+                           uint64_t now_ms) {
+    for (uint32_t before = 0, slot = c->first_waiter; slot;) {
+        waiter w = c->waiters[slot - 1];
+        uint32_t next = w.next;
+        if (over(c, &w, now_ms)) {
+            waiter_unlink(c, before, slot);
+            waiter_answer(c, &w);
+        } else {
+            before = slot;
+        }
+        slot = next;
+    }
+}
+
+static int over_by_event(core *c, const waiter *w, uint64_t now_ms) {
+    (void)now_ms;
+    lease *l = lease_get(c, &c->sessions[w->session - 1], w->lease);
+    return !l || wait_is_over(c, l, w->held_tokens);
+}
+
+static int over_by_time(core *c, const waiter *w, uint64_t now_ms) {
+    (void)c;
+    return now_ms >= w->due_ms;
+}
+
+void waiters_wake(core *c) {
+    if (!c->wake)
+        return;
+    c->wake = 0;
+    waiters_answer(c, over_by_event, 0);
+}
+
+uint64_t waiters_tick(core *c, uint64_t now_ms) {
+    waiters_answer(c, over_by_time, now_ms);
+    uint64_t due = UINT64_MAX;
+    for (uint32_t slot = c->first_waiter; slot; slot = c->waiters[slot - 1].next)
+        if (c->waiters[slot - 1].due_ms < due)
+            due = c->waiters[slot - 1].due_ms;
+    return due;
+}
+
+void waiters_drop(core *c, session *s) {
+    uint32_t mine = session_slot(c, s) + 1;
+    for (uint32_t before = 0, slot = c->first_waiter; slot;) {
+        uint32_t next = c->waiters[slot - 1].next;
+        if (c->waiters[slot - 1].session == mine)
+            waiter_unlink(c, before, slot);
+        else
+            before = slot;
+        slot = next;
+    }
+}
+
+int waiter_cancel(core *c, session *s, uint64_t number) {
+    uint32_t mine = session_slot(c, s) + 1;
+    for (uint32_t before = 0, slot = c->first_waiter; slot; slot = c->waiters[slot - 1].next) {
+        waiter w = c->waiters[slot - 1];
+        if (w.session == mine && w.number == number) {
+            waiter_unlink(c, before, slot);
+            reply_error(c, w.ticket, KVT_OP_WAIT, number, KVT_ECANCELED, "cancelled");
+            return 1;
+        }
+        before = slot;
+    }
+    return 0;
+}
