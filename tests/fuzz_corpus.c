@@ -23,7 +23,7 @@ static void feed(const uint8_t *data, size_t size) {
 
 static void mutate(uint8_t *data, size_t *size, uint64_t *random) {
     uint32_t n_changes = 1 + check_below(random, 4);
-    for (uint32_t i = 0; i < n_changes && *size > 0; i++) {
+    for (uint32_t i = 0; i<n_changes && * size> 0; i++) {
         size_t at = check_below(random, (uint32_t)*size);
         switch (check_below(random, 4)) {
         case 0: /* one bit */
