@@ -102,8 +102,6 @@ static int read_ranges(const kvt_page_shape *shape, const raw_header *raw, kvt_r
         if (from->first_layer != next_layer || from->n_layers == 0 || from->zero != 0)
             return 0;
         next_layer += from->n_layers;
-        if (next_layer > shape->n_layers)
-            return 0;
         for (uint32_t p = 0; p < 2; p++) {
             if (!kvt_codec_fits(from->codec[p], from->scale[p], shape->kind, p))
                 return 0;
