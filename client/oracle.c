@@ -1,0 +1,204 @@
+/* oracle.c - see oracle.h. Four elements are made of one 64-bit word at a time. */
+#include "client/oracle.h"
+
+#include <math.h>
+#include <string.h>
+
+#define GOLDEN UINT64_C(0x9e3779b97f4a7c15)
+
+/* splitmix64's finisher: every bit of the result hangs on every bit of z. */
+static inline uint64_t mix(uint64_t z) {
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return z ^ (z >> 31);
+}
+
+/* One step of a path. It is on the critical path of every token, so it is one multiplication and a
+ * fold; the row seeds and elements are mixed from it once more. A bijection of the hash for each
+ * token, and of the token for each hash: two paths that differ in one token never meet at it. */
+static inline uint64_t step(uint64_t hash, uint32_t token) {
+    uint64_t z = (hash ^ token) * UINT64_C(0xd6e8feb86659fd93);
+    return z ^ (z >> 32);
+}
+
+static uint64_t take(uint64_t hash, uint64_t value) {
+    return mix(hash + GOLDEN + mix(value));
+}
+
+/* With its length, so that "ab" + "c" is not "a" + "bc". */
+static uint64_t take_name(uint64_t hash, const char *name) {
+    size_t n = name == NULL ? 0 : strlen(name);
+    hash = take(hash, n);
+    for (size_t i = 0; i < n; i++) {
+        hash = take(hash, (unsigned char)name[i]);
+    }
+    return hash;
+}
+
+void oracle_init(const kvt_realm *realm, oracle *ret_oracle) {
+    const kvt_geometry *g = &realm->geometry;
+    uint64_t hash = take_name(0, realm->model);
+    hash = take_name(hash, realm->engine);
+    hash = take_name(hash, realm->adapter);
+    hash = take_name(hash, realm->adapter_version);
+    hash = take_name(hash, realm->salt);
+    hash = take_name(hash, realm->codec);
+    const uint32_t fields[] = {g->kind,        g->dtype,       g->n_layers,    g->n_kv_heads,
+                               g->head_dim[0], g->head_dim[1], g->page_tokens, g->n_ranks,
+                               g->rank,        g->n_groups};
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+        hash = take(hash, fields[i]);
+    }
+    for (uint32_t i = 0; i < g->n_groups && i < KVT_MAX_GROUPS; i++) {
+        hash = take(take(hash, g->groups[i].n_layers), g->groups[i].window);
+    }
+    *ret_oracle = (oracle){.root = hash,
+                           .dtype = g->dtype,
+                           .n_layers = g->n_layers,
+                           .n_kv_heads = g->n_kv_heads,
+                           .head_dim = {g->head_dim[0], g->head_dim[1]}};
+}
+
+void oracle_rows(const oracle *o, const uint32_t *tokens, size_t n, uint64_t *ret_rows) {
+    uint64_t hash = o->root;
+    for (size_t i = 0; i < n; i++) {
+        hash = step(hash, tokens[i]);
+        ret_rows[i] = hash;
+    }
+}
+
+static inline uint64_t row_seed(uint64_t hash, uint32_t layer, uint32_t head, uint32_t part) {
+    return mix(hash + GOLDEN * (1 + (((uint64_t)layer * KVT_MAX_HEADS + head) * 2 + part)));
+}
+
+/*
+ * Elements 4 * word .. 4 * word + 3 of a row, the first in the low bits.
+ *
+ *     f16   s eeeee mmmmmmmmmm     3 bits of exponent from the mix, + 9:   2^-6 .. 2^1
+ *     bf16  s eeeeeeee mmmmmmm     3 bits of exponent from the mix, + 121: 2^-6 .. 2^1
+ *
+ * The sums stay within their 16 bits, so the four are made at once.
+ */
+static inline uint64_t four_elements(uint32_t dtype, uint64_t seed, uint32_t word) {
+    uint64_t z = mix(seed + GOLDEN * (word + 1));
+    return dtype == KVT_F16 ? (z & UINT64_C(0x9fff9fff9fff9fff)) + UINT64_C(0x2400240024002400)
+                            : (z & UINT64_C(0x83ff83ff83ff83ff)) + UINT64_C(0x3c803c803c803c80);
+}
+
+static void fill_row(uint32_t dtype, uint64_t seed, uint32_t dim, uint16_t *to) {
+    uint32_t word = 0;
+    for (; word < dim / 4; word++) {
+        uint64_t four = four_elements(dtype, seed, word);
+        memcpy(to + (size_t)word * 4, &four, sizeof four);
+    }
+    if (dim % 4 != 0) {
+        uint64_t four = four_elements(dtype, seed, word);
+        memcpy(to + (size_t)word * 4, &four, dim % 4 * sizeof *to);
+    }
+}
+
+static uint64_t wrong_bytes(uint64_t difference) {
+    uint64_t n = 0;
+    for (; difference != 0; difference >>= 8) {
+        n += (difference & 0xff) != 0;
+    }
+    return n;
+}
+
+static uint64_t check_row(uint32_t dtype, uint64_t seed, uint32_t dim, const uint16_t *from) {
+    uint64_t n = 0, found;
+    uint32_t word = 0;
+    for (; word < dim / 4; word++) {
+        memcpy(&found, from + (size_t)word * 4, sizeof found);
+        uint64_t difference = found ^ four_elements(dtype, seed, word);
+        if (difference != 0) {
+            n += wrong_bytes(difference);
+        }
+    }
+    if (dim % 4 != 0) {
+        uint64_t expected = four_elements(dtype, seed, word);
+        found = expected; /* what lies behind the row is not looked at */
+        memcpy(&found, from + (size_t)word * 4, dim % 4 * sizeof *from);
+        n += wrong_bytes(found ^ expected);
+    }
+    return n;
+}
+
+float oracle_float(uint32_t dtype, uint16_t bits) {
+    if (dtype == KVT_BF16) {
+        uint32_t wide = (uint32_t)bits << 16;
+        float value;
+        memcpy(&value, &wide, sizeof value);
+        return value;
+    }
+    int exponent = bits >> 10 & 31, mantissa = bits & 1023;
+    float value = exponent == 31  ? (mantissa == 0 ? INFINITY : NAN)
+                  : exponent == 0 ? ldexpf((float)mantissa, -24)
+                                  : ldexpf((float)(1024 + mantissa), exponent - 25);
+    return bits & 0x8000 ? -value : value;
+}
+
+static uint64_t check_row_near(uint32_t dtype, uint64_t seed, uint32_t dim, const uint16_t *from) {
+    uint16_t expected[KVT_MAX_HEAD_DIM];
+    fill_row(dtype, seed, dim, expected);
+    double size = 0, error = 0;
+    for (uint32_t d = 0; d < dim; d++) {
+        double x = oracle_float(dtype, expected[d]), e = x - oracle_float(dtype, from[d]);
+        size += x * x;
+        error += e * e;
+    }
+    /* Written so that a NaN is wrong. */
+    int near = sqrt(error) <= 0.45 * sqrt(size) + 0.3 * sqrt(dim);
+    return near ? 0 : (uint64_t)dim * sizeof *from;
+}
+
+/* The row's place; the two loops below run over the same places. */
+static inline uint16_t *row_at(const kvt_layout *layout, uint32_t part, uint32_t layer,
+                               uint32_t head, size_t row) {
+    return (uint16_t *)((char *)layout->part[part] + layer * layout->layer_stride_bytes[part] +
+                        head * layout->head_stride_bytes[part] +
+                        row * layout->token_stride_bytes[part]);
+}
+
+void oracle_fill(const oracle *o, const uint64_t *rows, size_t n_rows, uint32_t first_layer,
+                 uint32_t n_layers, const kvt_layout *to) {
+    for (uint32_t layer = 0; layer < n_layers; layer++) {
+        for (uint32_t part = 0; part < 2; part++) {
+            for (uint32_t head = 0; head < o->n_kv_heads; head++) {
+                for (size_t row = 0; row < n_rows; row++) {
+                    fill_row(o->dtype, row_seed(rows[row], first_layer + layer, head, part),
+                             o->head_dim[part], row_at(to, part, layer, head, row));
+                }
+            }
+        }
+    }
+}
+
+typedef uint64_t row_checker(uint32_t dtype, uint64_t seed, uint32_t dim, const uint16_t *from);
+
+static inline uint64_t check_all(const oracle *o, const uint64_t *rows, size_t n_rows,
+                                 uint32_t first_layer, uint32_t n_layers, const kvt_layout *from,
+                                 row_checker *check) {
+    uint64_t n = 0;
+    for (uint32_t layer = 0; layer < n_layers; layer++) {
+        for (uint32_t part = 0; part < 2; part++) {
+            for (uint32_t head = 0; head < o->n_kv_heads; head++) {
+                for (size_t row = 0; row < n_rows; row++) {
+                    n += check(o->dtype, row_seed(rows[row], first_layer + layer, head, part),
+                               o->head_dim[part], row_at(from, part, layer, head, row));
+                }
+            }
+        }
+    }
+    return n;
+}
+
+uint64_t oracle_check(const oracle *o, const uint64_t *rows, size_t n_rows, uint32_t first_layer,
+                      uint32_t n_layers, const kvt_layout *from) {
+    return check_all(o, rows, n_rows, first_layer, n_layers, from, check_row);
+}
+
+uint64_t oracle_check_near(const oracle *o, const uint64_t *rows, size_t n_rows,
+                           uint32_t first_layer, uint32_t n_layers, const kvt_layout *from) {
+    return check_all(o, rows, n_rows, first_layer, n_layers, from, check_row_near);
+}
