@@ -6,3 +6,4 @@ if(NOT KVT_SANITIZE)
 endif()
 
 kvt_test(test_page SOURCES test_page.c LIBS kvt_kernels xxhash LABELS unit)
+kvt_test(test_wire SOURCES test_wire.c LIBS kvt_wire kvt_kernels)

@@ -1,0 +1,113 @@
+/* wire_put.c - bodies, from structures to bytes. The order of the lines is the order on the wire.
+ */
+#include "client/wire_io.h"
+
+void kvt_wire_put_hello_req(kvt_writer *w, const kvt_hello_req *req) {
+    kvt_wire_put_bytes(w, req->token, sizeof req->token);
+    kvt_wire_put_u32(w, req->pid);
+    wire_put_str(w, &req->name);
+}
+
+void kvt_wire_put_hello_rep(kvt_writer *w, const kvt_hello_rep *rep) {
+    kvt_wire_put_bytes(w, rep->token, sizeof rep->token);
+    kvt_wire_put_u32(w, rep->session);
+    kvt_wire_put_u8(w, rep->resumed);
+    kvt_wire_put_u32(w, rep->max_bytes);
+    kvt_wire_put_u32(w, rep->max_tokens);
+    kvt_wire_put_u32(w, rep->max_leases);
+    kvt_wire_put_u32(w, rep->max_claimed_pages);
+    kvt_wire_put_u32(w, rep->page_tokens);
+    kvt_wire_put_u32(w, rep->grace_ms);
+    kvt_wire_put_u64(w, rep->arena_bytes);
+    wire_put_str(w, &rep->arena_path);
+    wire_put_str(w, &rep->staging_dir);
+    wire_put_str(w, &rep->tenant);
+}
+
+void kvt_wire_put_stage_req(kvt_writer *w, const kvt_stage_req *req) {
+    kvt_wire_put_u64(w, req->bytes);
+    wire_put_str(w, &req->name);
+}
+
+void kvt_wire_put_realm_req(kvt_writer *w, const kvt_realm_req *req) {
+    kvt_wire_put_u32(w, req->rank);
+    kvt_wire_put_u32(w, req->n_bytes);
+    kvt_wire_put_bytes(w, req->canonical, req->n_bytes);
+}
+
+void kvt_wire_put_realm_rep(kvt_writer *w, const kvt_realm_rep *rep) {
+    kvt_wire_put_u32(w, rep->realm);
+    kvt_wire_put_u64(w, rep->geometry_hash);
+    kvt_wire_put_u64(w, rep->page_bytes);
+}
+
+void kvt_wire_put_acquire_req(kvt_writer *w, const kvt_acquire_req *req) {
+    kvt_wire_put_u32(w, req->realm);
+    kvt_wire_put_u32(w, req->flags);
+    kvt_wire_put_u64(w, req->base);
+    kvt_wire_put_u32(w, req->keep_tokens);
+    kvt_wire_put_u32(w, req->first_page);
+    kvt_wire_put_u32(w, req->n_tokens);
+}
+
+void kvt_wire_put_tokens(kvt_writer *w, const uint32_t *tokens, size_t n_tokens) {
+    kvt_wire_put_bytes(w, tokens, n_tokens * sizeof *tokens);
+}
+
+void kvt_wire_put_fork_req(kvt_writer *w, const kvt_fork_req *req) {
+    kvt_wire_put_u64(w, req->lease);
+    kvt_wire_put_u32(w, req->n_tokens);
+}
+
+void kvt_wire_put_wait_req(kvt_writer *w, const kvt_wait_req *req) {
+    kvt_wire_put_u64(w, req->lease);
+    kvt_wire_put_u32(w, req->held_tokens);
+    kvt_wire_put_u32(w, req->wait_ms);
+    kvt_wire_put_u32(w, req->first_page);
+}
+
+void kvt_wire_put_lease_rep(kvt_writer *w, const kvt_lease_rep *rep) {
+    kvt_wire_put_u64(w, rep->lease);
+    kvt_wire_put_u32(w, rep->n_tokens);
+    kvt_wire_put_u32(w, rep->held_tokens);
+    kvt_wire_put_u32(w, rep->computing_tokens);
+    kvt_wire_put_u32(w, rep->claimed_tokens);
+    kvt_wire_put_u32(w, rep->first_page);
+    kvt_wire_put_u32(w, rep->n_pages);
+}
+
+void kvt_wire_put_page(kvt_writer *w, const kvt_wire_page *page) {
+    kvt_wire_put_u64(w, page->offset);
+    kvt_wire_put_u64(w, page->generation);
+    kvt_wire_put_u32(w, page->frame);
+    kvt_wire_put_u32(w, page->bytes);
+    kvt_wire_put_u32(w, page->sealer);
+    kvt_wire_put_u16(w, page->rows);
+    kvt_wire_put_u16(w, page->reserved);
+}
+
+void kvt_wire_put_seal_req(kvt_writer *w, const kvt_seal_req *req) {
+    kvt_wire_put_u64(w, req->lease);
+    kvt_wire_put_u32(w, req->n_pages);
+}
+
+void kvt_wire_put_seal_page(kvt_writer *w, const kvt_seal_page *page) {
+    kvt_wire_put_u32(w, page->page);
+    kvt_wire_put_u32(w, page->bytes);
+    kvt_wire_put_u64(w, page->offset);
+}
+
+void kvt_wire_put_seal_rep(kvt_writer *w, const kvt_seal_rep *rep) {
+    kvt_wire_put_u32(w, rep->page_status);
+    kvt_wire_put_u32(w, rep->held_tokens);
+    kvt_wire_put_u32(w, rep->n_pages);
+}
+
+void kvt_wire_put_text_rep(kvt_writer *w, const char *text, size_t n_bytes) {
+    if (n_bytes > KVT_WIRE_MAX_BYTES) {
+        w->failed = 1;
+        return;
+    }
+    kvt_wire_put_u32(w, (uint32_t)n_bytes);
+    kvt_wire_put_bytes(w, text, n_bytes);
+}
