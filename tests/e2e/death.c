@@ -1,0 +1,120 @@
+/*
+ * death.c - the daemon is killed under load, again and again. Each worker's call ends with a clear
+ * status, nothing that was read meanwhile was wrong, leases of before are stale, and the library
+ * works again by itself when the daemon is back.
+ *
+ * Argument: how many times (10).
+ */
+#include "tests/e2e/e2e.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { TIMEOUT_MS = 1000 };
+
+static int expected(int status) {
+    return status == KVT_ECONN || status == KVT_ETIMEDOUT || status == KVT_ESTALE ||
+           status == KVT_EFULL || status == KVT_ESESSION;
+}
+
+static int worker(const e2e_daemon *d, uint64_t seed) {
+    e2e_worker w;
+    e2e_worker_open(&w, d, seed, TIMEOUT_MS);
+    uint64_t was_good = 0;
+    e2e_say('r');
+    for (;;) {
+        uint64_t sealed = w.sealed, served = w.served;
+        e2e_request(&w);
+        for (int i = 0; i < KVT_N_STATUS; i++)
+            CHECK_MSG(expected(i) || w.failed[i] == 0, "%s: %s", kvt_status_name(i),
+                      kvt_last_error());
+        /* tells each time that requests are served again after a bad time */
+        uint64_t bad = 0;
+        for (int i = 0; i < KVT_N_STATUS; i++)
+            bad += i == KVT_EFULL ? 0 : w.failed[i];
+        if (bad == was_good && (w.sealed > sealed || w.served > served))
+            e2e_say('g');
+        was_good = bad;
+        fd_set ready;
+        struct timeval now = {0, 0};
+        FD_ZERO(&ready);
+        FD_SET(4, &ready);
+        if (select(5, &ready, NULL, NULL, &now) == 1)
+            break;
+    }
+    e2e_worker_close(&w);
+    return 0;
+}
+
+static const e2e_jobs jobs[] = {{"worker", worker}, {NULL, NULL}};
+
+/* The pipe holds the 'g' of before; after them comes a 'g' of now only if the worker works. */
+static void hear_good(const e2e_child *child, int n) {
+    for (int i = 0; i < n; i++)
+        CHECK_MSG(e2e_child_hear(child) == 'g', "a worker ended or hangs");
+}
+
+static void stale_leases(e2e_daemon *d, const char *const *settings) {
+    e2e_worker w;
+    uint32_t tokens[100];
+    kvt_lease *lease, *other;
+    for (uint32_t i = 0; i < 100; i++)
+        tokens[i] = 900000 + i;
+    e2e_worker_open(&w, d, 99, 5000);
+    uint64_t boot = kvt_boot_id(w.client);
+    CHECK_EQ(kvt_acquire(w.client, tokens, 100, KVT_CLAIM, &lease), KVT_OK);
+    CHECK_EQ(e2e_fill(&w, lease, tokens, SIZE_MAX), KVT_OK);
+    CHECK_EQ(e2e_read(&w, lease, tokens), KVT_OK);
+    CHECK(WIFSIGNALED(e2e_stop(d, SIGKILL)));
+    /* Nobody home: the old arena is still mapped and right; a call says so and ends. */
+    kvt_status status = e2e_read(&w, lease, tokens);
+    CHECK_MSG(status == KVT_OK || status == KVT_ESTALE, "%s", kvt_status_name(status));
+    status = kvt_acquire(w.client, tokens, 100, 0, &other);
+    CHECK_MSG(status == KVT_ECONN || status == KVT_ETIMEDOUT, "%s", kvt_status_name(status));
+    e2e_start(d, settings);
+    do
+        status = kvt_acquire(w.client, tokens, 100, 0, &other);
+    while (status == KVT_ECONN || status == KVT_ETIMEDOUT);
+    CHECK_MSG(status == KVT_OK, "%s: %s", kvt_status_name(status), kvt_last_error());
+    CHECK(kvt_boot_id(w.client) != boot);
+    CHECK_EQ(kvt_wait(lease, 0, 0), KVT_ESTALE);
+    CHECK_EQ(kvt_extend(lease, 0, tokens, 1, 0), KVT_ESTALE);
+    CHECK_EQ(kvt_release(lease), KVT_ESTALE);
+    CHECK_EQ(kvt_release(other), KVT_OK);
+    e2e_worker_close(&w);
+}
+
+int main(int argc, char **argv) {
+    int child = e2e_child_main(argc, argv, jobs);
+    if (child >= 0)
+        return child;
+    int rounds = argc > 1 ? atoi(argv[1]) : 10;
+    enum { WORKERS = 3 };
+    e2e_daemon d = {0};
+    e2e_child workers[WORKERS];
+    const char *settings[] = {"arena=2MiB", "max_pages=300", NULL};
+    e2e_start(&d, settings);
+    for (int i = 0; i < WORKERS; i++) {
+        workers[i] = e2e_spawn(&d, "worker", 10 + (uint64_t)i);
+        CHECK_EQ(e2e_child_hear(&workers[i]), 'r');
+    }
+    for (int round = 0; round < rounds; round++) {
+        for (int i = 0; i < WORKERS; i++)
+            hear_good(&workers[i], 5);
+        CHECK(WIFSIGNALED(e2e_stop(&d, SIGKILL)));
+        e2e_start(&d, settings);
+    }
+    /* A pipe holds 65,536 bytes: reading that many more means work after the last start. */
+    for (int i = 0; i < WORKERS; i++) {
+        hear_good(&workers[i], 20);
+        e2e_child_say(&workers[i], 's');
+        while (e2e_child_hear(&workers[i]) == 'g')
+            continue;
+        CHECK_EQ(e2e_child_end(&workers[i]), 0);
+    }
+    stale_leases(&d, settings);
+    e2e_finish(&d);
+    return 0;
+}

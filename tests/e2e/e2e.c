@@ -1,0 +1,268 @@
+#include "tests/e2e/e2e.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { HANG_S = 60 };
+
+/* --- the daemon ---------------------------------------------------------------------------------
+ */
+
+static void build_path(char *to, size_t room, const char *name) {
+    const char *build = getenv("KVT_BUILD_DIR");
+    snprintf(to, room, "%s/%s", build ? build : "build", name);
+}
+
+void e2e_start(e2e_daemon *d, const char *const *settings) {
+    char program[512], ready[16], *argv[64];
+    char args[24][96];
+    int n = 0, pipe_fd[2];
+    if (!d->folder[0]) {
+        snprintf(d->folder, sizeof d->folder, "/tmp/kvtrunk-e2e-XXXXXX");
+        CHECK(mkdtemp(d->folder));
+        snprintf(d->socket, sizeof d->socket, "%s/socket", d->folder);
+    }
+    build_path(program, sizeof program, "daemon/kvtrunkd");
+    CHECK(pipe(pipe_fd) == 0);
+    snprintf(ready, sizeof ready, "%d", pipe_fd[1]);
+    argv[n++] = program;
+    argv[n++] = (char *)"--socket";
+    argv[n++] = d->socket;
+    argv[n++] = (char *)"--ready-fd";
+    argv[n++] = ready;
+    argv[n++] = (char *)"--set";
+    argv[n++] = (char *)"audit=true";
+    for (int i = 0; settings && settings[i] && i < 24; i++) {
+        snprintf(args[i], sizeof args[i], "%s", settings[i]);
+        argv[n++] = (char *)"--set";
+        argv[n++] = args[i];
+    }
+    argv[n] = NULL;
+    d->pid = fork();
+    CHECK(d->pid >= 0);
+    if (d->pid == 0) {
+        close(pipe_fd[0]);
+        execv(program, argv);
+        fprintf(stderr, "cannot run %s\n", program);
+        _exit(127);
+    }
+    close(pipe_fd[1]);
+    char line[16] = "";
+    ssize_t got = read(pipe_fd[0], line, sizeof line - 1);
+    CHECK_MSG(got >= 5 && strncmp(line, "READY", 5) == 0, "%s did not get ready", program);
+    close(pipe_fd[0]);
+}
+
+int e2e_stop(e2e_daemon *d, int signal_number) {
+    int status;
+    CHECK(kill(d->pid, signal_number) == 0);
+    CHECK(waitpid(d->pid, &status, 0) == d->pid);
+    d->pid = 0;
+    return status;
+}
+
+void e2e_finish(e2e_daemon *d) {
+    char command[256];
+    int status = e2e_stop(d, SIGTERM);
+    CHECK_MSG(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the daemon ended with status %x",
+              (unsigned)status);
+    snprintf(command, sizeof command, "rm -rf '%s'", d->folder);
+    CHECK(system(command) == 0);
+}
+
+uint64_t e2e_count(const e2e_daemon *d, const char *name) {
+    kvt_options options = {.socket = d->socket, .name = "e2e counts"};
+    kvt_client *client;
+    char *json, key[64];
+    CHECK_MSG(kvt_open_reports(&options, &client) == KVT_OK, "%s", kvt_last_error());
+    CHECK_MSG(kvt_status_json(client, &json) == KVT_OK, "%s", kvt_last_error());
+    snprintf(key, sizeof key, "\"%s\":", name);
+    const char *at = strstr(json, key);
+    CHECK_MSG(at, "no counter %s in %s", name, json);
+    uint64_t value = strtoull(at + strlen(key), NULL, 10);
+    kvt_free(json);
+    kvt_close(client);
+    return value;
+}
+
+void e2e_await(const e2e_daemon *d, const char *name, uint64_t value) {
+    time_t start = time(NULL);
+    uint64_t now;
+    while ((now = e2e_count(d, name)) != value)
+        CHECK_MSG(time(NULL) - start < HANG_S, "%s stays %llu, expected %llu", name,
+                  (unsigned long long)now, (unsigned long long)value);
+}
+
+/* --- a worker -----------------------------------------------------------------------------------
+ */
+
+void e2e_realm(kvt_realm *ret_realm) {
+    kvt_geometry geometry;
+    kvt_geometry_init(&geometry, E2E_LAYERS, 2, 32, E2E_PAGE_TOKENS);
+    *ret_realm = (kvt_realm){.model = "end to end", .engine = "test", .geometry = geometry};
+}
+
+void e2e_worker_open(e2e_worker *w, const e2e_daemon *d, uint64_t seed, uint32_t timeout_ms) {
+    memset(w, 0, sizeof *w);
+    w->random = seed * 0x9e3779b97f4a7c15u + 1;
+    e2e_realm(&w->realm);
+    oracle_init(&w->realm, &w->oracle);
+    for (int p = 0; p < 2; p++) {
+        w->part[p] = calloc((size_t)E2E_LAYERS * E2E_MAX_TOKENS * 2 * 32, 2);
+        CHECK(w->part[p]);
+    }
+    kvt_options options = {.socket = d->socket, .timeout_ms = timeout_ms};
+    CHECK_MSG(kvt_open(&options, &w->realm, &w->client) == KVT_OK, "%s", kvt_last_error());
+}
+
+void e2e_worker_close(e2e_worker *w) {
+    kvt_close(w->client);
+    free(w->part[0]);
+    free(w->part[1]);
+}
+
+size_t e2e_prompt(uint64_t *random, uint32_t *tokens) {
+    uint32_t doc = check_below(random, 4), n = 1 + check_below(random, 300);
+    uint32_t common = check_below(random, n + 1);
+    for (uint32_t i = 0; i < n; i++)
+        tokens[i] = i < common ? i * 7 + doc : check_below(random, 3);
+    return n;
+}
+
+kvt_status e2e_read(e2e_worker *w, kvt_lease *lease, const uint32_t *tokens) {
+    kvt_lease_info info;
+    kvt_layout layout;
+    kvt_lease_get(lease, &info);
+    kvt_layout_token_major(&w->realm.geometry, info.held_tokens, w->part[0], w->part[1], &layout);
+    kvt_status status = kvt_decode(lease, 0, info.held_tokens, 0, E2E_LAYERS, &layout);
+    if (status != KVT_OK)
+        return status;
+    oracle_rows(&w->oracle, tokens, info.held_tokens, w->row_hashes);
+    uint64_t wrong =
+        oracle_check(&w->oracle, w->row_hashes, info.held_tokens, 0, E2E_LAYERS, &layout);
+    w->wrong_bytes += wrong;
+    w->served += info.held_tokens;
+    CHECK_MSG(wrong == 0, "%llu wrong bytes in %u held tokens", (unsigned long long)wrong,
+              info.held_tokens);
+    return KVT_OK;
+}
+
+kvt_status e2e_fill(e2e_worker *w, kvt_lease *lease, const uint32_t *tokens, size_t max_pages) {
+    kvt_lease_info info;
+    kvt_layout layout;
+    kvt_lease_get(lease, &info);
+    size_t first = info.held_tokens / E2E_PAGE_TOKENS;
+    size_t last = (info.claimed_tokens + E2E_PAGE_TOKENS - 1) / E2E_PAGE_TOKENS;
+    if (info.claimed_tokens <= info.held_tokens)
+        return KVT_OK;
+    oracle_rows(&w->oracle, tokens, info.claimed_tokens, w->row_hashes);
+    for (size_t page = first; page < last && page - first < max_pages; page++) {
+        size_t at = page * E2E_PAGE_TOKENS;
+        size_t rows = info.claimed_tokens - at;
+        rows = rows < E2E_PAGE_TOKENS ? rows : E2E_PAGE_TOKENS;
+        kvt_layout_token_major(&w->realm.geometry, E2E_PAGE_TOKENS, w->part[0], w->part[1],
+                               &layout);
+        oracle_fill(&w->oracle, w->row_hashes + at, rows, 0, E2E_LAYERS, &layout);
+        kvt_status status = kvt_encode(lease, page, &layout);
+        if (status == KVT_EFULL) { /* staging: seal what is there, then again */
+            status = kvt_seal(lease, NULL);
+            if (status == KVT_OK)
+                status = kvt_encode(lease, page, &layout);
+        }
+        if (status != KVT_OK)
+            return status;
+        w->sealed++;
+    }
+    return kvt_seal(lease, NULL);
+}
+
+void e2e_request(e2e_worker *w) {
+    uint32_t tokens[E2E_MAX_TOKENS];
+    size_t n = e2e_prompt(&w->random, tokens);
+    kvt_lease *lease;
+    kvt_status status = kvt_acquire(w->client, tokens, n, KVT_CLAIM, &lease);
+    if (status != KVT_OK) {
+        w->failed[status]++;
+        return;
+    }
+    status = e2e_read(w, lease, tokens);
+    if (status == KVT_OK)
+        status = e2e_fill(w, lease, tokens, SIZE_MAX);
+    if (status == KVT_OK)
+        status = e2e_read(w, lease, tokens);
+    if (status != KVT_OK)
+        w->failed[status]++;
+    kvt_status end = kvt_release(lease);
+    if (end != KVT_OK && status == KVT_OK)
+        w->failed[end]++;
+}
+
+/* --- child processes ----------------------------------------------------------------------------
+ */
+
+int e2e_child_main(int argc, char **argv, const e2e_jobs *jobs) {
+    if (argc < 5 || strcmp(argv[1], "--child") != 0)
+        return -1;
+    e2e_daemon d = {0};
+    snprintf(d.socket, sizeof d.socket, "%s", argv[3]);
+    for (; jobs->name; jobs++)
+        if (strcmp(jobs->name, argv[2]) == 0)
+            return jobs->job(&d, strtoull(argv[4], NULL, 10));
+    return 99;
+}
+
+e2e_child e2e_spawn(const e2e_daemon *d, const char *job, uint64_t seed) {
+    int up[2], down[2];
+    char number[32];
+    snprintf(number, sizeof number, "%llu", (unsigned long long)seed);
+    CHECK(pipe2(up, O_CLOEXEC) == 0 && pipe2(down, O_CLOEXEC) == 0);
+    pid_t pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0) {
+        /* Out of the way first: 3 and 4 may be among the four. */
+        int out = fcntl(up[1], F_DUPFD, 10), in = fcntl(down[0], F_DUPFD, 10);
+        dup2(out, 3);
+        dup2(in, 4);
+        close(out);
+        close(in);
+        execl("/proc/self/exe", "e2e", "--child", job, d->socket, number, (char *)NULL);
+        _exit(127);
+    }
+    close(up[1]);
+    close(down[0]);
+    return (e2e_child){.pid = pid, .from = up[0], .to = down[1]};
+}
+
+static char hear(int fd) {
+    char byte;
+    return read(fd, &byte, 1) == 1 ? byte : 0;
+}
+
+void e2e_say(char byte) {
+    if (write(3, &byte, 1) != 1)
+        _exit(98); /* the test is gone */
+}
+
+char e2e_hear(void) {
+    return hear(4);
+}
+
+char e2e_child_hear(const e2e_child *child) {
+    return hear(child->from);
+}
+
+void e2e_child_say(const e2e_child *child, char byte) {
+    CHECK(write(child->to, &byte, 1) == 1);
+}
+
+int e2e_child_end(e2e_child *child) {
+    int status;
+    close(child->to);
+    close(child->from);
+    CHECK(waitpid(child->pid, &status, 0) == child->pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}

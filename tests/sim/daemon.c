@@ -1,0 +1,201 @@
+/*
+ * daemon.c - what the simulated world gives the core: a clock, a network, workers for its jobs; and
+ * the daemon's death.
+ */
+#include "tests/check.h"
+#include "tests/sim/world.h"
+
+/* --- the device: plain memory; staging files are buffers ----------------------------------------
+ */
+
+typedef struct sim_device {
+    kvt_device base;
+    sim_world *world;
+} sim_device;
+
+static sim_device the_device;
+
+static void *device_data(kvt_device *device) {
+    sim_world *w = ((sim_device *)device)->world;
+    return w->arenas[w->boot - 1].data;
+}
+
+/* As pread of a file: what is not there any more cannot be read. */
+static kvt_status device_write_file(kvt_device *device, uint64_t offset, int fd,
+                                    uint64_t file_offset, uint64_t bytes) {
+    sim_world *w = ((sim_device *)device)->world;
+    const sim_staging *file = &w->stagings[fd];
+    CHECK(file->open);
+    CHECK(offset + bytes <= w->config.arena_bytes);
+    if (file_offset + bytes > file->n_bytes)
+        return KVT_EIO;
+    memcpy((uint8_t *)device_data(device) + offset, file->bytes + file_offset, bytes);
+    return KVT_OK;
+}
+
+static const kvt_device_ops device_ops = {
+    .name = "sim", .data = device_data, .write_file = device_write_file};
+
+/* --- jobs ---------------------------------------------------------------------------------------
+ */
+
+void sim_job_run(sim_world *w, core_job *job) {
+    job->status = KVT_OK;
+    if (job->kind == CORE_JOB_UNSTAGE) {
+        CHECK(w->stagings[job->staging].open);
+        w->stagings[job->staging].open = 0;
+        return;
+    }
+    if (job->kind == CORE_JOB_SEAL) {
+        job_run_seal(job, &the_device.base, job->staging);
+        for (uint32_t i = 0; i < job->n_copies; i++)
+            if (sim_chance(w, 10))
+                job->copies[i].status = KVT_EIO;
+        return;
+    }
+    job->status = KVT_ENOENT;
+    for (uint32_t i = 0; i < w->n_stagings; i++) {
+        sim_staging *file = &w->stagings[i];
+        if (strcmp(file->name, job->name) == 0 && !file->open && file->uid == job->uid &&
+            file->n_bytes >= job->staging_bytes && !sim_chance(w, 10)) {
+            file->open = 1;
+            job->staging = (int)i;
+            job->status = KVT_OK;
+        }
+    }
+}
+
+static void push_job(sim_world *w, core_job *job, sim_event_kind kind) {
+    sim_push(w, (sim_event){.kind = kind, .job = job, .boot = w->boot},
+             sim_chance(w, 50) ? 3000 : 20);
+}
+
+static void env_submit(void *context, core_job *job) {
+    push_job(context, job, EVENT_JOB_RUN);
+}
+
+/* --- env ----------------------------------------------------------------------------------------
+ */
+
+static uint64_t env_now(void *context) {
+    return ((sim_world *)context)->now_ms;
+}
+
+static void env_random(void *context, void *to, size_t n) {
+    sim_world *w = context;
+    for (size_t i = 0; i < n; i++)
+        ((uint8_t *)to)[i] = (uint8_t)sim_below(w, 256);
+}
+
+static void env_send(void *context, core_ticket ticket, const void *message, size_t n) {
+    sim_world *w = context;
+    if (w->pipe_dead[ticket.pipe])
+        return;
+    uint8_t *copy = malloc(n);
+    CHECK(copy);
+    memcpy(copy, message, n);
+    sim_push(w,
+             (sim_event){.kind = EVENT_TO_WORKER,
+                         .boot = w->boot,
+                         .pipe = ticket.pipe,
+                         .worker = w->pipe_worker[ticket.pipe],
+                         .life = w->pipe_life[ticket.pipe],
+                         .bytes = copy,
+                         .n_bytes = n},
+             sim_chance(w, 20) ? 5000 : 10);
+}
+
+static void env_cut(void *context, uint32_t pipe) {
+    sim_world *w = context;
+    if (w->pipe_dead[pipe])
+        return;
+    w->pipe_dead[pipe] = 1;
+    sim_push(w, (sim_event){.kind = EVENT_PIPE_DOWN, .boot = w->boot, .pipe = pipe}, 10);
+    sim_push(w,
+             (sim_event){.kind = EVENT_WORKER_CUT,
+                         .pipe = pipe,
+                         .worker = w->pipe_worker[pipe],
+                         .life = w->pipe_life[pipe]},
+             10);
+}
+
+static void env_watch(void *context, uint32_t session, core_peer peer) {
+    sim_world *w = context;
+    for (uint32_t i = 0; i < w->n_workers; i++)
+        if (w->workers[i].pid == peer.pid && w->workers[i].state != WORKER_GONE)
+            return;
+    /* gone before it could be watched */
+    sim_push(w, (sim_event){.kind = EVENT_PEER_GONE, .boot = w->boot, .session = session}, 50);
+}
+
+static void env_unwatch(void *context, uint32_t session) {
+    (void)context, (void)session;
+}
+
+static size_t env_report(void *context, const core *c, kvt_op op, uint32_t lines, char *to,
+                         size_t room) {
+    (void)context, (void)c, (void)op, (void)lines, (void)room;
+    memcpy(to, "{}", 2);
+    return 2;
+}
+
+/* --- start, end ---------------------------------------------------------------------------------
+ */
+
+void sim_daemon_start(sim_world *w) {
+    CHECK(w->boot < SIM_MAX_ARENAS);
+    sim_arena *arena = &w->arenas[w->boot++];
+    core_config *g = &w->config;
+    arena->data = malloc(g->arena_bytes);
+    arena->generations = calloc(g->max_frames, sizeof *arena->generations);
+    CHECK(arena->data && arena->generations);
+    memset(arena->data, 0xa5, g->arena_bytes);
+    g->boot_id = 1000 + w->boot;
+    g->generations = arena->generations;
+    the_device = (sim_device){.base.ops = &device_ops, .world = w};
+    w->env = (core_env){.context = w,
+                        .now_ms = env_now,
+                        .random = env_random,
+                        .send = env_send,
+                        .submit = env_submit,
+                        .cut = env_cut,
+                        .watch = env_watch,
+                        .unwatch = env_unwatch,
+                        .report = env_report};
+    char why[256] = "";
+    CHECK_MSG(core_open(g, &w->env, why, sizeof why, &w->core) == KVT_OK, "%s", why);
+}
+
+/* The job event of this daemon that comes first, so that lanes keep their order. */
+static sim_event *next_job(sim_world *w) {
+    sim_event *first = NULL;
+    for (size_t i = 0; i < w->n_events; i++) {
+        sim_event *e = &w->events[i];
+        int is_job = e->kind == EVENT_JOB_RUN || e->kind == EVENT_JOB_DONE;
+        if (is_job && e->boot == w->boot &&
+            (!first || e->at_ms < first->at_ms ||
+             (e->at_ms == first->at_ms && e->order < first->order)))
+            first = e;
+    }
+    return first;
+}
+
+/* It is gone in the middle of whatever it did. Its core is only taken down in good order because
+ * core_close insists; nothing of that reaches the workers, whose pipes are dead already. */
+void sim_daemon_kill(sim_world *w) {
+    for (uint32_t p = 1; p < w->next_pipe; p++)
+        if (!w->pipe_dead[p])
+            env_cut(w, p);
+    for (sim_event *e; (e = next_job(w)) != NULL;) {
+        core_job *job = e->job;
+        e->boot = 0;
+        if (e->kind == EVENT_JOB_RUN)
+            sim_job_run(w, job);
+        core_job_done(w->core, job);
+    }
+    core_close(w->core);
+    for (uint32_t i = 0; i < w->n_stagings; i++)
+        w->stagings[i].open = 0;
+    w->core = NULL;
+    w->n_restarts++;
+}

@@ -1,0 +1,330 @@
+/*
+ * world.c - the event loop of the simulator, and its command line:
+ *
+ *   sim [--seed S] [--count N] [--steps N] [--trace]
+ *
+ * runs the seeds S, S + 1 ... S + N - 1. A failing seed says so and how to run it again.
+ */
+#include "tests/sim/world.h"
+#include "tests/check.h"
+
+#include <stdarg.h>
+
+uint32_t sim_below(sim_world *w, uint32_t n) {
+    return check_below(&w->random, n);
+}
+
+int sim_chance(sim_world *w, uint32_t per_mille) {
+    return w->faults && sim_below(w, 1000) < per_mille;
+}
+
+void sim_fail(sim_world *w, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    fprintf(stderr, "seed %llu, event %llu, at %llu ms: ", (unsigned long long)w->seed,
+            (unsigned long long)w->n_steps, (unsigned long long)w->now_ms);
+    vfprintf(stderr, format, args);
+    fprintf(stderr, "\nrun it again with: ./run sim %llu\n", (unsigned long long)w->seed);
+    va_end(args);
+    exit(1);
+}
+
+/* --- the heap of events -------------------------------------------------------------------------
+ */
+
+static int event_before(const sim_event *a, const sim_event *b) {
+    return a->at_ms < b->at_ms || (a->at_ms == b->at_ms && a->order < b->order);
+}
+
+static void heap_swap(sim_world *w, size_t a, size_t b) {
+    sim_event e = w->events[a];
+    w->events[a] = w->events[b];
+    w->events[b] = e;
+}
+
+/* What the order of messages on a pipe and of jobs in a lane demands of the time. */
+static uint64_t *order_of(sim_world *w, const sim_event *e) {
+    switch (e->kind) {
+    case EVENT_TO_CORE:
+    case EVENT_PIPE_UP:
+    case EVENT_PIPE_DOWN:
+        return &w->pipe_free_ms[0][e->pipe];
+    case EVENT_TO_WORKER:
+    case EVENT_WORKER_CUT:
+        return &w->pipe_free_ms[1][e->pipe];
+    case EVENT_JOB_RUN:
+    case EVENT_JOB_DONE:
+        return &w->lane_free_ms[e->job->lane & 0xffff];
+    default:
+        return NULL;
+    }
+}
+
+void sim_push(sim_world *w, sim_event event, uint32_t max_delay_ms) {
+    event.at_ms = w->now_ms + 1 + sim_below(w, max_delay_ms + 1);
+    event.order = w->order++;
+    uint64_t *free_ms = order_of(w, &event);
+    if (free_ms) {
+        if (event.at_ms <= *free_ms)
+            event.at_ms = *free_ms + 1;
+        *free_ms = event.at_ms;
+    }
+    if (w->n_events == w->room_events) {
+        w->room_events = w->room_events ? 2 * w->room_events : 256;
+        w->events = realloc(w->events, w->room_events * sizeof *w->events);
+        CHECK(w->events);
+    }
+    size_t i = w->n_events++;
+    w->events[i] = event;
+    while (i > 0 && event_before(&w->events[i], &w->events[(i - 1) / 2])) {
+        heap_swap(w, i, (i - 1) / 2);
+        i = (i - 1) / 2;
+    }
+}
+
+static sim_event pop(sim_world *w) {
+    sim_event top = w->events[0];
+    w->events[0] = w->events[--w->n_events];
+    for (size_t i = 0;;) {
+        size_t least = i;
+        for (size_t child = 2 * i + 1; child <= 2 * i + 2; child++)
+            if (child < w->n_events && event_before(&w->events[child], &w->events[least]))
+                least = child;
+        if (least == i)
+            return top;
+        heap_swap(w, i, least);
+        i = least;
+    }
+}
+
+/* --- events -------------------------------------------------------------------------------------
+ */
+
+static const char *event_name(sim_event_kind kind) {
+    static const char *names[] = {"to core",   "to worker", "pipe up",  "pipe down", "worker cut",
+                                  "peer gone", "job run",   "job done", "worker",    "tick"};
+    return names[kind];
+}
+
+static void tick(sim_world *w) {
+    uint64_t due = core_tick(w->core);
+    if (due <= w->now_ms)
+        sim_fail(w, "core_tick names %llu ms, which is past", (unsigned long long)due);
+}
+
+static void happen_core(sim_world *w, sim_event *e) {
+    if (e->boot != w->boot || !w->core)
+        return; /* owed to a daemon that is dead */
+    switch (e->kind) {
+    case EVENT_TO_CORE:
+        if (!w->pipe_dead[e->pipe])
+            core_message(w->core, (core_ticket){.pipe = e->pipe, .request = 1}, e->bytes,
+                         e->n_bytes);
+        break;
+    case EVENT_PIPE_UP: {
+        const sim_worker *k = &w->workers[e->worker];
+        core_pipe_added(w->core, e->pipe, (core_peer){.uid = 1, .gid = 1, .pid = k->pid});
+        break;
+    }
+    case EVENT_PIPE_DOWN:
+        core_pipe_removed(w->core, e->pipe);
+        break;
+    case EVENT_PEER_GONE:
+        core_peer_gone(w->core, e->session);
+        break;
+    case EVENT_JOB_RUN:
+        sim_job_run(w, e->job);
+        sim_push(w, (sim_event){.kind = EVENT_JOB_DONE, .job = e->job, .boot = w->boot}, 20);
+        break;
+    case EVENT_JOB_DONE:
+        core_job_done(w->core, e->job);
+        break;
+    default:
+        tick(w);
+        sim_push(w, (sim_event){.kind = EVENT_TICK, .boot = w->boot}, 200);
+    }
+}
+
+static void happen(sim_world *w, sim_event *e) {
+    sim_worker *k = &w->workers[e->worker];
+    switch (e->kind) {
+    case EVENT_TO_WORKER:
+        if (k->life == e->life && k->pipe == e->pipe && k->state != WORKER_GONE)
+            sim_worker_message(w, k, e->bytes, e->n_bytes);
+        break;
+    case EVENT_WORKER_CUT:
+        if (k->life == e->life && k->pipe == e->pipe && k->state != WORKER_GONE)
+            sim_worker_cut(w, k);
+        break;
+    case EVENT_WORKER:
+        if (k->life == e->life && k->state != WORKER_GONE)
+            sim_worker_step(w, k);
+        else if (k->state == WORKER_GONE && k->life == e->life)
+            sim_worker_start(w, k);
+        break;
+    default:
+        happen_core(w, e);
+    }
+    free(e->bytes);
+}
+
+static void audit(sim_world *w) {
+    char why[256] = "";
+    if (w->core && core_audit(w->core, why, sizeof why) != KVT_OK)
+        sim_fail(w, "audit: %s", why);
+}
+
+static void step(sim_world *w) {
+    sim_event e = pop(w);
+    w->now_ms = e.at_ms;
+    w->n_steps++;
+    if (w->trace)
+        printf("%8llu ms  %-10s worker %u pipe %u\n", (unsigned long long)e.at_ms,
+               event_name(e.kind), e.worker, e.pipe);
+    happen(w, &e);
+    audit(w);
+}
+
+/* --- a run --------------------------------------------------------------------------------------
+ */
+
+static void world_open(sim_world *w, uint64_t seed, int trace) {
+    memset(w, 0, sizeof *w);
+    w->seed = seed;
+    w->random = seed * UINT64_C(0x2545f4914f6cdd1d) + 1;
+    w->trace = trace;
+    w->next_pipe = 1;
+    w->next_pid = 100;
+    w->faults = 1;
+    w->n_workers = 2 + sim_below(w, SIM_MAX_WORKERS - 1);
+    kvt_geometry geometry;
+    kvt_geometry_init(&geometry, 1, 1, 64, SIM_PAGE_TOKENS);
+    w->realm_desc = (kvt_realm){.model = "simulated", .geometry = geometry};
+    CHECK_EQ(
+        kvt_wire_realm_encode(&w->realm_desc, w->canonical, sizeof w->canonical, &w->n_canonical),
+        KVT_OK);
+    CHECK_EQ(kvt_page_shape_init(&geometry, 0, NULL, NULL, 0, &w->shape), KVT_OK);
+    static const uint32_t uids[] = {1};
+    uint32_t granules = 1 + sim_below(w, 3);
+    w->config = (core_config){.tenant = "sim",
+                              .uids = uids,
+                              .n_uids = 1,
+                              .arena_path = "arena",
+                              .staging_dir = "staging",
+                              .arena_bytes = granules * UINT64_C(65536),
+                              .max_frames = 8 + sim_below(w, 64),
+                              .max_pages = 8 + sim_below(w, 60),
+                              .page_tokens = SIM_PAGE_TOKENS,
+                              .max_realms = 4,
+                              .max_sessions = 2 + sim_below(w, 16),
+                              .max_leases = 2 + sim_below(w, SIM_MAX_LEASES),
+                              .max_leases_total = 4 + sim_below(w, 40),
+                              .max_claimed_pages = 1 + sim_below(w, 40),
+                              .max_jobs = 1 + sim_below(w, 8),
+                              .grace_ms = 200 + sim_below(w, 3000),
+                              .max_wait_ms = 5000};
+}
+
+static void world_close(sim_world *w) {
+    for (size_t i = 0; i < w->n_events; i++)
+        free(w->events[i].bytes);
+    free(w->events);
+    for (uint32_t i = 0; i < w->n_workers; i++)
+        free(w->workers[i].op_bytes);
+    for (uint32_t i = 0; i < w->n_stagings; i++)
+        free(w->stagings[i].bytes);
+    for (uint32_t i = 0; i < w->boot; i++) {
+        free(w->arenas[i].data);
+        free(w->arenas[i].generations);
+    }
+    core_close(w->core);
+}
+
+/* With faults off everybody lets go of everything and says goodbye; then nothing may be left. */
+static void go_home(sim_world *w) {
+    w->faults = 0;
+    w->stopping = 1;
+    for (uint64_t limit = w->n_steps + 20000;;) {
+        int home = core_is_idle(w->core);
+        for (uint32_t i = 0; i < w->n_workers; i++)
+            home = home && sim_worker_home(&w->workers[i]);
+        core_counts n;
+        core_count(w->core, &n);
+        if (home && n.sessions == 0) {
+            if (n.leases || n.pages_pinned || n.pages_filling || n.waiting || n.jobs)
+                sim_fail(w, "left behind: %llu leases, %llu pinned and %llu filling pages",
+                         (unsigned long long)n.leases, (unsigned long long)n.pages_pinned,
+                         (unsigned long long)n.pages_filling);
+            if (n.frames_used != n.pages_evictable)
+                sim_fail(w, "%llu frames in use for %llu pages", (unsigned long long)n.frames_used,
+                         (unsigned long long)n.pages_evictable);
+            return;
+        }
+        if (w->n_steps > limit || w->n_events == 0)
+            sim_fail(w, "with faults off it does not come to rest: %llu sessions, %llu jobs",
+                     (unsigned long long)n.sessions, (unsigned long long)n.jobs);
+        step(w);
+    }
+}
+
+void sim_run(sim_world *w, uint64_t seed, uint32_t n_steps, int trace) {
+    world_open(w, seed, trace);
+    sim_daemon_start(w);
+    sim_push(w, (sim_event){.kind = EVENT_TICK, .boot = w->boot}, 200);
+    for (uint32_t i = 0; i < w->n_workers; i++) {
+        w->workers[i].index = i;
+        sim_worker_start(w, &w->workers[i]);
+    }
+    while (w->n_steps < n_steps) {
+        if (sim_chance(w, 1) && w->boot + 1 < SIM_MAX_ARENAS) {
+            sim_daemon_kill(w);
+            sim_daemon_start(w);
+            sim_push(w, (sim_event){.kind = EVENT_TICK, .boot = w->boot}, 200);
+        }
+        step(w);
+    }
+    go_home(w);
+    world_close(w);
+}
+
+int main(int argc, char **argv) {
+    uint64_t seed = 1, count = 100;
+    uint32_t n_steps = 2000;
+    int trace = 0;
+    for (int i = 1; i < argc; i++) {
+        const char *value = i + 1 < argc ? argv[i + 1] : "";
+        if (strcmp(argv[i], "--seed") == 0)
+            seed = strtoull(value, NULL, 10), i++;
+        else if (strcmp(argv[i], "--count") == 0)
+            count = strtoull(value, NULL, 10), i++;
+        else if (strcmp(argv[i], "--steps") == 0)
+            n_steps = (uint32_t)strtoul(value, NULL, 10), i++;
+        else if (strcmp(argv[i], "--trace") == 0)
+            trace = 1;
+        else {
+            fprintf(stderr, "usage: sim [--seed S] [--count N] [--steps N] [--trace]\n");
+            return 2;
+        }
+    }
+    sim_world *w = malloc(sizeof *w);
+    CHECK(w);
+    uint64_t steps = 0, reads = 0, stale = 0, hits = 0, seals = 0, kills = 0, cuts = 0,
+             restarts = 0, waits = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        sim_run(w, seed + i, n_steps, trace);
+        steps += w->n_steps, reads += w->n_reads, stale += w->n_stale_reads, hits += w->n_hits;
+        seals += w->n_seals, kills += w->n_kills, cuts += w->n_cuts, restarts += w->n_restarts;
+        waits += w->n_waits;
+    }
+    free(w);
+    printf("%llu seeds from %llu: %llu events, %llu pages read (%llu stale, told so), %llu hits, "
+           "%llu seals, %llu waits, %llu workers killed, %llu connections cut, %llu restarts: "
+           "nothing wrong\n",
+           (unsigned long long)count, (unsigned long long)seed, (unsigned long long)steps,
+           (unsigned long long)reads, (unsigned long long)stale, (unsigned long long)hits,
+           (unsigned long long)seals, (unsigned long long)waits, (unsigned long long)kills,
+           (unsigned long long)cuts, (unsigned long long)restarts);
+    /* A simulation in which nothing happens finds nothing. */
+    CHECK(count < 20 || (reads && hits && seals && kills && cuts && waits));
+    return 0;
+}

@@ -1,0 +1,197 @@
+/*
+ * world.h - the simulator: the real core, workers that speak the real wire format, and between them
+ * a network, a clock and jobs that a seed decides. A run is a function of its seed.
+ *
+ *   workers --request--> [pipe: delay, order kept]  --> core --job--> [lane: delay, order kept] --.
+ *      ^                                                 | ^                                     |
+ *      '------------reply <-- [pipe: delay, order kept] -' '--------------- done <---------------'
+ *
+ * FAULT MODEL. What may happen, at any point and in any order:
+ *   - a message is delayed by any time; messages of different pipes overtake each other; a request
+ *     is sent twice (same number)
+ *   - a connection is cut with messages in flight on it, in both directions, which are lost; the
+ *     worker lives on, goes on reading what it mapped, and connects again, with its session token
+ *   - a worker is killed: idle with leases, while a call is under way, while its pages are copied;
+ *     its connection closes and its end is seen some time later, in either order
+ *   - a worker stops for long in the middle of reading a page
+ *   - a worker hands in pages that are damaged, too short, of the wrong length, out of order or
+ *     outside its staging file; it cuts its staging file short while it is read
+ *   - a copy fails
+ *   - a worker releases what it does not have, twice, or of another; cancels calls; sends nonsense
+ *   - the daemon dies, with everything it knew, and starts anew; old mappings stay
+ * What is not modelled: a message that arrives damaged (a local stream does not), memory that
+ * changes by itself, two workers of one session.
+ *
+ * WHAT IS CHECKED
+ *   - core_audit after every event
+ *   - every byte that a worker reads under a lease, if the generation was the same before and after
+ *     it read: against the payload oracle, a function of the token path
+ *   - a lease of a session that was never cut is never stale
+ *   - at the end, with faults off: every request is answered, and when all is let go no lease, pin,
+ *     claim, job or session is left
+ */
+#ifndef KVT_TESTS_SIM_WORLD_H
+#define KVT_TESTS_SIM_WORLD_H
+
+#include "daemon/core.h"
+#include "daemon/job.h"
+#include "store/arena.h"
+
+enum {
+    SIM_MAX_WORKERS = 8,
+    SIM_MAX_LEASES = 6,   /* of a worker */
+    SIM_MAX_TOKENS = 192, /* of a path */
+    SIM_PAGE_TOKENS = 16,
+    SIM_MAX_PAGES = SIM_MAX_TOKENS / SIM_PAGE_TOKENS,
+    SIM_MAX_STAGINGS = 4096,
+    SIM_STAGING_SLOTS = 4,
+    SIM_MAX_ARENAS = 64,
+};
+
+typedef enum sim_event_kind {
+    EVENT_TO_CORE,
+    EVENT_TO_WORKER,
+    EVENT_PIPE_UP,
+    EVENT_PIPE_DOWN,  /* the core sees it */
+    EVENT_WORKER_CUT, /* the worker sees it */
+    EVENT_PEER_GONE,
+    EVENT_JOB_RUN,
+    EVENT_JOB_DONE,
+    EVENT_WORKER, /* a worker does its next thing */
+    EVENT_TICK,
+} sim_event_kind;
+
+typedef struct sim_event {
+    uint64_t at_ms, order;
+    sim_event_kind kind;
+    uint32_t boot; /* of the core it is for: what a dead one was owed is dropped */
+    uint32_t pipe;
+    uint32_t worker; /* index */
+    uint32_t life;   /* of the worker: a dead one does nothing more */
+    uint32_t session;
+    core_job *job;
+    uint8_t *bytes;
+    size_t n_bytes;
+} sim_event;
+
+typedef struct sim_arena {
+    uint8_t *data;
+    uint64_t *generations;
+} sim_arena;
+
+typedef struct sim_staging {
+    char name[32];
+    uint8_t *bytes;
+    uint64_t n_bytes; /* what the file has now; a worker may cut it */
+    uint32_t uid;
+    int open;
+} sim_staging;
+
+typedef struct sim_lease {
+    uint64_t id;
+    int used;
+    int stale;      /* its session was lost */
+    uint32_t arena; /* index: which daemon's */
+    uint32_t n_tokens, held_tokens, computing_tokens, claimed_tokens;
+    uint32_t tokens[SIM_MAX_TOKENS];
+    uint32_t n_pages;
+    kvt_wire_page pages[SIM_MAX_PAGES + 1];
+} sim_lease;
+
+typedef enum worker_state {
+    WORKER_DOWN, /* no connection */
+    WORKER_HELLO,
+    WORKER_STAGE,
+    WORKER_REALM,
+    WORKER_READY,
+    WORKER_GONE, /* killed; another takes its place */
+} worker_state;
+
+typedef struct sim_worker {
+    uint32_t index, life, pid;
+    worker_state state;
+    uint32_t pipe; /* 0: none */
+    int cut_once;  /* since its session began: its leases may be stale */
+    uint8_t token[KVT_WIRE_TOKEN_BYTES];
+    uint32_t session;
+    uint64_t boot_id, number;
+    uint32_t arena, realm;
+    int staging; /* index into world's, -1 */
+    sim_lease leases[SIM_MAX_LEASES];
+    /* the call under way */
+    uint16_t op; /* 0: none */
+    uint64_t op_number, op_due_ms;
+    uint32_t op_lease;      /* index; the one that it is about or is to become */
+    uint32_t op_first_page; /* SEAL: of the message */
+    sim_lease op_path;      /* ACQUIRE: tokens as they will be */
+    uint8_t *op_bytes;      /* for sending it twice */
+    size_t op_n_bytes;
+    /* to be undone, since the reply was lost */
+    uint64_t cancel[16], release[16];
+    uint32_t n_cancel, n_release;
+    /* a slow read under way: lease, page, what was read first */
+    int reading;
+    uint32_t read_lease, read_page;
+    uint8_t read_bytes[8192];
+    size_t read_half;
+} sim_worker;
+
+typedef struct sim_world {
+    uint64_t seed, random;
+    uint64_t now_ms, order;
+    int faults; /* 0: only delays, and everybody goes home */
+    int stopping;
+    uint32_t boot; /* counts the daemons */
+    core *core;
+    core_config config;
+    core_env env;
+    kvt_device device;
+    sim_arena arenas[SIM_MAX_ARENAS];
+    kvt_page_shape shape;
+    kvt_realm realm_desc;
+    uint8_t canonical[KVT_WIRE_MAX_REALM_BYTES];
+    size_t n_canonical;
+    sim_event *events; /* heap */
+    size_t n_events, room_events;
+    uint32_t n_workers, next_pipe, next_pid;
+    uint64_t pipe_free_ms[2][65536]; /* when the pipe's last message is through, each way */
+    uint64_t lane_free_ms[65536];
+    uint32_t pipe_worker[65536], pipe_life[65536];
+    uint8_t pipe_dead[65536];
+    sim_worker workers[SIM_MAX_WORKERS];
+    sim_staging stagings[SIM_MAX_STAGINGS];
+    uint32_t n_stagings;
+    int trace; /* print each event */
+    /* what happened, for the summary */
+    uint64_t n_steps, n_reads, n_stale_reads, n_hits, n_seals, n_kills, n_cuts, n_restarts, n_waits;
+} sim_world;
+
+/* world.c */
+uint32_t sim_below(sim_world *w, uint32_t n);
+int sim_chance(sim_world *w, uint32_t per_mille); /* only while faults are on */
+void sim_push(sim_world *w, sim_event event, uint32_t max_delay_ms);
+void sim_fail(sim_world *w, const char *format, ...)
+    __attribute__((noreturn, format(printf, 2, 3)));
+void sim_run(sim_world *w, uint64_t seed, uint32_t n_steps, int trace);
+
+/* daemon.c: the core's env, its jobs, its end and its start */
+void sim_daemon_start(sim_world *w);
+void sim_daemon_kill(sim_world *w);
+void sim_job_run(sim_world *w, core_job *job);
+
+/* worker.c */
+void sim_worker_start(sim_world *w, sim_worker *k);
+void sim_worker_step(sim_world *w, sim_worker *k);
+void sim_worker_message(sim_world *w, sim_worker *k, const uint8_t *bytes, size_t n);
+void sim_worker_cut(sim_world *w, sim_worker *k);
+void sim_worker_kill(sim_world *w, sim_worker *k);
+int sim_worker_home(const sim_worker *k); /* nothing held, nothing under way, said goodbye */
+
+/* payload.c: what the bytes of a page must be */
+void sim_payload_encode(const sim_world *w, const uint32_t *tokens, uint32_t page, uint32_t rows,
+                        uint8_t *to, size_t room, size_t *ret_bytes);
+/* Number of wrong bytes in rows 0 .. rows - 1 of an encoded page of this path. */
+uint64_t sim_payload_wrong(const sim_world *w, const uint32_t *tokens, uint32_t page, uint32_t rows,
+                           const uint8_t *bytes, size_t n_bytes);
+
+#endif
