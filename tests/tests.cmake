@@ -6,6 +6,12 @@ if(NOT KVT_SANITIZE)
 endif()
 
 kvt_test(test_page SOURCES test_page.c LIBS kvt_kernels xxhash LABELS unit)
+kvt_test(test_golden SOURCES test_golden.c LIBS kvt_kernels ARGS ${CMAKE_CURRENT_SOURCE_DIR}/golden
+         LABELS unit)
+if(NOT KVT_SANITIZE)
+    kvt_script(golden_made SCRIPT golden/make_golden.py
+               ARGS --check ${CMAKE_CURRENT_SOURCE_DIR}/golden)
+endif()
 kvt_test(test_wire SOURCES test_wire.c LIBS kvt_wire kvt_kernels)
 
 kvt_test(sim SOURCES sim/world.c sim/daemon.c sim/worker.c sim/payload.c LIBS kvt_core
