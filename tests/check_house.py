@@ -87,7 +87,7 @@ TOP = {"client", "radix", "kernels", "store", "daemon", "conf", "tests", "CMakeL
 NOT_OURS = r"build.*|\.git|\.venv|__pycache__"
 
 MAX_LINES = 900
-SOURCE = (".c", ".h", ".cu", ".cuh")
+SOURCE = (".c", ".h", ".cu", ".cuh", ".cpp", ".inc")
 TEXT = SOURCE + (".py", ".sh", ".cmake", ".txt", ".in", ".md", ".map", ".json")
 # Spelled in parts, so that this file does not violate its own rule.
 WORDS = re.compile(r"\b(TO" r"DO|FIX" r"ME|X" r"XX)\b|(?<![\w.])/wo" r"rk/")
