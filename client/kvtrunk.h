@@ -279,12 +279,15 @@ kvt_status kvt_acquire(kvt_client *client, const uint32_t *tokens, size_t n_toke
                        kvt_lease **ret_lease);
 
 /*
- * Goes on from a lease: its first keep_tokens tokens (at most its n_tokens), then
- * tokens[0 .. n_tokens). Only the new tokens travel. The lease itself changes: it names the longer
- * (or other) path afterwards; pages that it had stay its own throughout. On failure the lease is as
- * it was.
+ * Goes on from a lease: its first keep_tokens tokens, then tokens[0 .. n_tokens). Only the new tokens
+ * travel. keep_tokens is at most what the lease holds or claims (the larger of held_tokens and
+ * claimed_tokens): the daemon does not remember tokens beyond that. The lease itself changes: it
+ * names the longer (or other) path afterwards; pages of it that the new path shares stay its own
+ * throughout.
  *
- * Errors: as kvt_acquire, and KVT_ESTALE.
+ * Errors: as kvt_acquire, and KVT_ESTALE. After KVT_ETIMEDOUT and KVT_ECONN it is not known which
+ * path the daemon holds: the lease is lost, every later call on it answers KVT_ESTALE. After any
+ * other error it is as it was.
  */
 kvt_status kvt_extend(kvt_lease *lease, size_t keep_tokens, const uint32_t *tokens, size_t n_tokens,
                       uint32_t flags);
@@ -302,7 +305,8 @@ kvt_status kvt_fork(kvt_lease *lease, size_t n_tokens, kvt_lease **ret_lease);
 /*
  * Waits until more than held_tokens tokens of the path are held, or nobody else is computing what
  * comes next (the one who did was served, gave up or died), or wait_ms have passed; then brings the
- * lease up to date. KVT_OK in all these cases: look at kvt_lease_info. wait_ms 0 only looks.
+ * lease up to date. KVT_OK in all these cases: look at kvt_lease_info. wait_ms 0 only looks. A lease
+ * without a claim has nothing to wait for: it names what was held when it was given.
  *
  * Errors: KVT_ESTALE and those of the connection.
  */
