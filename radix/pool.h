@@ -1,0 +1,246 @@
+/*
+ * pool.h - how a tree lies in its block. Private to radix/.
+ *
+ *   block:  [radix][records][ranks][handles][heap][tokens]
+ *
+ * All arrays are indexed by node id and start at a multiple of 64 bytes from the block's start;
+ * what is stored is only ever an id, a heap slot or an offset, so a copy of the block at another
+ * address is the same tree. Pages have the ids 1 .. max_pages, roots those behind; id 0 is no node,
+ * its record stays zero so that "the longest held page below no node" reads as 0 without a branch.
+ *
+ * Memory per page beyond its tokens, with one slot:
+ *   record 28 + rank 16 + handle 8 + heap slot 4 = 56 bytes.
+ * Links and rank lie apart because a match reads only links and tokens, and the heap only ranks.
+ * Neither array is touched before an id is given out for the first time.
+ */
+#ifndef KVT_RADIX_POOL_H
+#define KVT_RADIX_POOL_H
+
+#include "client/assert.h"
+#include "radix/radix.h"
+
+enum { RADIX_ALIGN_BYTES = 64 };
+
+enum {
+    RADIX_LIVE = 1, /* given out */
+    RADIX_HELD = 2,
+};
+
+typedef struct radix_record {
+    uint32_t child; /* top of the treap of children */
+    uint32_t left;  /* treap of siblings: those in front of this one in token order */
+    uint32_t right; /* those behind; of a free record: the next free one */
+    uint8_t n_tokens;
+    uint8_t page_tokens; /* of the root */
+    uint8_t flags;
+    uint8_t
+        best_held; /* most tokens of any held page in the treap below and with this one; 0: none */
+    uint32_t up;   /* whatever links here: a sibling, or the parent whose child this is */
+    uint32_t busy; /* (pins > 0) + the number of busy children */
+    uint32_t pins;
+} radix_record;
+
+/* What the heap compares. */
+typedef struct radix_rank {
+    uint64_t key;
+    uint32_t depth;
+    uint32_t slot; /* in the heap; 0: not there */
+} radix_rank;
+
+_Static_assert(sizeof(radix_record) == 28, "radix_record");
+_Static_assert(sizeof(radix_rank) == 16, "radix_rank");
+_Static_assert(sizeof(radix_record) + sizeof(radix_rank) + sizeof(uint64_t) + sizeof(uint32_t) <=
+                   56,
+               "at most 56 bytes a page beyond its tokens, with one slot");
+_Static_assert(sizeof(size_t) == 8, "radix_bytes counts to 2^41");
+
+/*
+ * Ids of one kind. A fresh id is given out only when none is free, and the free list is last in,
+ * first out: a path that is inserted at once lies in ascending ids, and a path that went tail first
+ * is given out again in ascending ids.
+ */
+typedef struct radix_stock {
+    uint32_t base;    /* ids are base + 1 .. base + max */
+    uint32_t max;     /* how many there are */
+    uint32_t n_fresh; /* how many were ever given out */
+    uint32_t n_live;
+    uint32_t free; /* first of the free list, linked by `right`; n_fresh - n_live of them */
+} radix_stock;
+
+struct radix {
+    radix_limits limits;
+    radix_stock pages;
+    radix_stock roots;
+    uint32_t n_busy; /* pages */
+    uint32_t n_heap;
+    uint64_t records_at; /* offsets from the block's start in bytes */
+    uint64_t ranks_at;
+    uint64_t handles_at;
+    uint64_t heap_at;
+    uint64_t tokens_at;
+    uint64_t bytes;
+};
+
+/* --- arrays: ..._at to read, ..._edit to write --------------------------------------------------
+ */
+
+static inline const radix_record *record_at(const radix *tree, radix_node node) {
+    return (const radix_record *)(const void *)((const char *)tree + tree->records_at) + node;
+}
+static inline radix_record *record_edit(radix *tree, radix_node node) {
+    return (radix_record *)(void *)((char *)tree + tree->records_at) + node;
+}
+static inline const radix_rank *rank_at(const radix *tree, radix_node node) {
+    return (const radix_rank *)(const void *)((const char *)tree + tree->ranks_at) + node;
+}
+static inline radix_rank *rank_edit(radix *tree, radix_node node) {
+    return (radix_rank *)(void *)((char *)tree + tree->ranks_at) + node;
+}
+static inline const uint64_t *handles_at(const radix *tree, radix_node node) {
+    return (const uint64_t *)(const void *)((const char *)tree + tree->handles_at) +
+           (size_t)node * tree->limits.n_slots;
+}
+static inline uint64_t *handles_edit(radix *tree, radix_node node) {
+    return (uint64_t *)(void *)((char *)tree + tree->handles_at) +
+           (size_t)node * tree->limits.n_slots;
+}
+/* Of a page; roots have none. */
+static inline const uint32_t *tokens_at(const radix *tree, radix_node page) {
+    return (const uint32_t *)(const void *)((const char *)tree + tree->tokens_at) +
+           (size_t)page * tree->limits.page_tokens;
+}
+static inline uint32_t *tokens_edit(radix *tree, radix_node page) {
+    return (uint32_t *)(void *)((char *)tree + tree->tokens_at) +
+           (size_t)page * tree->limits.page_tokens;
+}
+
+/* --- nodes --------------------------------------------------------------------------------------
+ */
+
+static inline int node_is_root(const radix *tree, radix_node node) {
+    return node > tree->limits.max_pages;
+}
+
+static inline int stock_has(const radix *tree, const radix_stock *stock, radix_node node) {
+    return node > stock->base && node - stock->base <= stock->n_fresh &&
+           (record_at(tree, node)->flags & RADIX_LIVE);
+}
+
+/* An id that this tree gave out and did not take back. Anything else is a bug of the caller. */
+static inline int node_is_live(const radix *tree, radix_node node) {
+    return stock_has(tree, node_is_root(tree, node) ? &tree->roots : &tree->pages, node);
+}
+
+static inline int node_is_held(const radix_record *record) {
+    return (record->flags & RADIX_HELD) != 0;
+}
+
+/*
+ * A page without siblings hangs from its parent. One with siblings stands in their treap, of which
+ * the top hangs from the parent: the parent is at most O(log siblings) links away.
+ */
+static inline int node_is_top(const radix *tree, radix_node page) {
+    return record_at(tree, record_at(tree, page)->up)->child == page;
+}
+static inline radix_node node_parent(const radix *tree, radix_node node) {
+    if (node_is_root(tree, node))
+        return RADIX_NONE;
+    while (!node_is_top(tree, node))
+        node = record_at(tree, node)->up;
+    return record_at(tree, node)->up;
+}
+
+/* Children may stand below a root and below a full page. */
+static inline int node_may_have_children(const radix *tree, radix_node node) {
+    const radix_record *record = record_at(tree, node);
+    return node_is_root(tree, node) || record->n_tokens == record->page_tokens;
+}
+
+/* What stands in the heap: pages that may go now. */
+static inline int node_may_go(const radix *tree, radix_node node) {
+    const radix_record *record = record_at(tree, node);
+    return !node_is_root(tree, node) && record->child == RADIX_NONE && record->busy == 0;
+}
+
+/* --- siblings.c: the children of one node, ordered by their tokens -------------------------------
+ */
+
+/*
+ * A search for a place among siblings. All siblings between the nearest two that were looked at
+ * share min(before, after) leading tokens with the query, so a comparison starts there: a whole
+ * descent compares O(tokens + siblings looked at) tokens.
+ */
+typedef struct seek {
+    const uint32_t *tokens;
+    uint32_t n_tokens;
+    uint32_t before; /* leading tokens shared with the last one that stands in front */
+    uint32_t after;  /* with the last one that stands behind */
+} seek;
+
+/* Tokens that a and b share from `shared` on, of which they are known to share the first `shared`;
+ * limit is the length of the shorter one. */
+static inline uint32_t tokens_shared(const uint32_t *a, const uint32_t *b, uint32_t shared,
+                                     uint32_t limit) {
+    while (shared < limit && a[shared] == b[shared])
+        shared++;
+    return shared;
+}
+
+/* Where the query stands: < 0 in front of node, 0 has its very tokens, > 0 behind. */
+static inline int seek_side(const radix *tree, seek *s, radix_node node) {
+    const uint32_t *tokens = tokens_at(tree, node);
+    uint32_t n_tokens = record_at(tree, node)->n_tokens;
+    uint32_t limit = n_tokens < s->n_tokens ? n_tokens : s->n_tokens;
+    uint32_t known = s->before < s->after ? s->before : s->after;
+    uint32_t shared = tokens_shared(s->tokens, tokens, known, limit);
+    int side = shared < limit ? (s->tokens[shared] < tokens[shared] ? -1 : 1)
+                              : (s->n_tokens > n_tokens) - (s->n_tokens < n_tokens);
+    if (side < 0)
+        s->after = shared;
+    else
+        s->before = shared;
+    return side;
+}
+
+static inline seek seek_of(const radix *tree, radix_node page) {
+    return (seek){tokens_at(tree, page), record_at(tree, page)->n_tokens, 0, 0};
+}
+
+/*
+ * Treap priority: the higher one stands above. A bijection of the id (no ties) that is stored
+ * nowhere; neighbouring ids differ in all bits.
+ */
+static inline uint32_t node_priority(radix_node node) {
+    node = (node ^ (node >> 16)) * 0x7feb352du;
+    node = (node ^ (node >> 15)) * 0x846ca68bu;
+    return node ^ (node >> 16);
+}
+
+/* node has its tokens set, is not held and in no treap; no child of parent has its tokens. */
+void radix_siblings_add(radix *tree, radix_node parent, radix_node node);
+void radix_siblings_remove(radix *tree, radix_node node);
+void radix_siblings_hold(radix *tree, radix_node node, int held);
+uint8_t radix_best_held(const radix *tree,
+                        radix_node page); /* computed, of the links and noted ones */
+
+/* --- heap.c: pages that may go, coldest first ----------------------------------------------------
+ */
+
+enum { RADIX_HEAP_TOP = 3 };
+
+/* Four children a slot: those of slot s are 4s - 8 .. 4s - 5, see heap.c. */
+static inline uint32_t heap_slot_above(uint32_t slot) {
+    return slot / 4 + 2;
+}
+
+void radix_heap_add(radix *tree, radix_node page);
+void radix_heap_remove(radix *tree, radix_node page);
+/* `page` takes the place of `old`. */
+void radix_heap_replace(radix *tree, radix_node old, radix_node page);
+/* The key of a page that stands in the heap has changed. */
+void radix_heap_moved(radix *tree, radix_node page);
+/* a goes before b: smaller key, or the deeper one of equals. */
+int radix_heap_before(const radix *tree, radix_node a, radix_node b);
+radix_node radix_heap_at(const radix *tree, uint32_t slot);
+
+#endif
