@@ -1,0 +1,193 @@
+/* arena_open.c - see arena_open.h. */
+#include "daemon/arena_open.h"
+#include "client/assert.h"
+#include "daemon/log.h"
+#include "daemon/notify.h"
+#include "store/frames.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MIN_ARENA_BYTES (UINT64_C(1) << 20)
+#define MAX_AUTO_BYTES  (UINT64_C(4) << 30)
+
+/* --- how large ---------------------------------------------------------------------------------
+ */
+
+static uint64_t least(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
+
+uint32_t arena_auto_pages(uint64_t data_bytes) {
+    uint64_t pages = data_bytes / 4096;
+    return (uint32_t)(pages < 1024 ? 1024 : least(pages, 4u << 20));
+}
+
+uint64_t arena_auto_bytes(const memory_room *room) {
+    uint64_t bytes = least(MAX_AUTO_BYTES, room->file_system / 2);
+    bytes = least(bytes, least(room->memory / 4, room->group / 4));
+    return bytes - bytes % FRAMES_GRANULE_BYTES;
+}
+
+static uint32_t pages_for(const param_values *values, uint64_t data_bytes) {
+    return values->max_pages > 0 ? (uint32_t)values->max_pages : arena_auto_pages(data_bytes);
+}
+
+static kvt_status plan(const arena_wish *wish, uint64_t data_bytes, arena_have *have) {
+    data_bytes -= data_bytes % FRAMES_GRANULE_BYTES;
+    have->max_pages = pages_for(wish->values, data_bytes);
+    have->header = (kvt_arena_header){.boot_id = wish->boot_id};
+    return arena_plan(data_bytes, have->max_pages, &have->header);
+}
+
+/* "1.5 GiB", for people. */
+static const char *about(uint64_t bytes, char to[32]) {
+    if (bytes == UINT64_MAX)
+        snprintf(to, 32, "no limit");
+    else if (bytes >= UINT64_C(1) << 30)
+        snprintf(to, 32, "%.1f GiB", (double)bytes / (double)(UINT64_C(1) << 30));
+    else
+        snprintf(to, 32, "%.1f MiB", (double)bytes / (double)(UINT64_C(1) << 20));
+    return to;
+}
+
+static kvt_status no_room(const param_values *values, uint64_t bytes, const memory_room *room,
+                          char *why, size_t why_bytes) {
+    char a[32], b[32], c[32], d[32];
+    snprintf(why, why_bytes,
+             "an arena of %s is not to be had (%" PRIu64 " bytes of file): free in %s: %s; "
+             "available memory: %s; left by the control group: %s. Set a smaller \"arena\", or "
+             "give it more room (a container's /dev/shm: --shm-size)",
+             about(bytes, a), bytes, values->arena_dir, about(room->file_system, b),
+             about(room->memory, c), about(room->group, d));
+    return KVT_EFULL;
+}
+
+/* --- where -------------------------------------------------------------------------------------
+ */
+
+/* Two daemons in one directory differ by their sockets (FNV-1a of the path). */
+static uint64_t instance_of(const char *socket) {
+    uint64_t hash = UINT64_C(14695981039346656037);
+    for (; *socket; socket++)
+        hash = (hash ^ (unsigned char)*socket) * UINT64_C(1099511628211);
+    return hash;
+}
+
+static void remove_leftovers(const char *dir, const char *prefix) {
+    DIR *entries = opendir(dir);
+    struct dirent *entry;
+    size_t n_prefix = strlen(prefix);
+    while (entries && (entry = readdir(entries))) {
+        size_t n = strlen(entry->d_name);
+        if (n > n_prefix + 6 && strncmp(entry->d_name, prefix, n_prefix) == 0 &&
+            strcmp(entry->d_name + n - 6, ".arena") == 0 &&
+            unlinkat(dirfd(entries), entry->d_name, 0) == 0)
+            log_write(LOG_INFO, "removed %s/%s, left by an earlier start", dir, entry->d_name);
+    }
+    if (entries)
+        closedir(entries);
+}
+
+static kvt_status gid_of(const char *group, uint32_t *ret_gid, char *why, size_t why_bytes) {
+    char buffer[4096], *end;
+    struct group entry, *found = NULL;
+    *ret_gid = UINT32_MAX;
+    if (!*group)
+        return KVT_OK;
+    unsigned long number = strtoul(group, &end, 10);
+    if (*group >= '0' && *group <= '9' && *end == 0 && number < UINT32_MAX) {
+        *ret_gid = (uint32_t)number;
+        return KVT_OK;
+    }
+    if (getgrnam_r(group, &entry, buffer, sizeof buffer, &found) == 0 && found) {
+        *ret_gid = (uint32_t)found->gr_gid;
+        return KVT_OK;
+    }
+    snprintf(why, why_bytes, "\"arena_group\" = \"%s\": this system knows no such group", group);
+    return KVT_EINVAL;
+}
+
+/* --- opening -----------------------------------------------------------------------------------
+ */
+
+static kvt_status try_open(const arena_wish *wish, uint32_t gid, arena_have *have, char *why,
+                           size_t why_bytes) {
+    kvt_device_host_options options = {.path = have->path,
+                                       .mode = (uint32_t)wish->values->arena_mode,
+                                       .gid = gid,
+                                       .head_bytes = have->header.data_offset,
+                                       .data_bytes = have->header.data_bytes};
+    /* Touching fresh shared memory was seen at 0.6 GB/s; a start that is slower than 0.1 is stuck.
+     */
+    notify_send("EXTEND_TIMEOUT_USEC=%" PRIu64 "\nSTATUS=touching %" PRIu64 " MiB of arena",
+                30000000 + have->header.file_bytes / 100, have->header.file_bytes >> 20);
+    kvt_status status = kvt_device_host_open(&options, why, why_bytes, &have->device);
+    if (status == KVT_OK)
+        memcpy(have->device->ops->head(have->device), &have->header, sizeof have->header);
+    return status;
+}
+
+static kvt_status open_explicit(const arena_wish *wish, uint32_t gid, const memory_room *room,
+                                arena_have *have, char *why, size_t why_bytes) {
+    kvt_status status = plan(wish, wish->values->arena, have);
+    KVT_ASSERT(status == KVT_OK); /* the range of the parameter sees to it */
+    uint64_t bytes = have->header.file_bytes;
+    if (bytes > room->file_system || bytes > room->memory || bytes > room->group)
+        return no_room(wish->values, bytes, room, why, why_bytes);
+    return try_open(wish, gid, have, why, why_bytes);
+}
+
+static kvt_status open_auto(const arena_wish *wish, uint32_t gid, const memory_room *room,
+                            arena_have *have, char *why, size_t why_bytes) {
+    uint64_t first = arena_auto_bytes(room);
+    kvt_status status = KVT_EFULL;
+    char a[32], b[32];
+    for (uint64_t bytes = first; bytes >= MIN_ARENA_BYTES; bytes /= 2) {
+        /* The head takes its part of the whole. */
+        uint64_t head_bytes =
+            2 * FRAMES_GRANULE_BYTES + sizeof(uint64_t) * (uint64_t)pages_for(wish->values, bytes);
+        if (head_bytes + FRAMES_GRANULE_BYTES > bytes)
+            break;
+        status = plan(wish, bytes - head_bytes, have);
+        KVT_ASSERT(status == KVT_OK);
+        status = try_open(wish, gid, have, why, why_bytes);
+        if (status == KVT_OK && bytes < first)
+            log_write(LOG_WARNING,
+                      "the arena has %s instead of %s: that much was not to be had "
+                      "(workers of an earlier start may still hold its arena)",
+                      about(bytes, a), about(first, b));
+        if (status != KVT_EFULL && status != KVT_ENOMEM)
+            return status;
+    }
+    return no_room(wish->values, MIN_ARENA_BYTES, room, why, why_bytes);
+}
+
+kvt_status arena_open(const arena_wish *wish, char *why, size_t why_bytes, arena_have *ret_arena) {
+    arena_have have = {.device = NULL};
+    memory_room room;
+    uint32_t gid;
+    char prefix[40];
+    kvt_status status = gid_of(wish->values->arena_group, &gid, why, why_bytes);
+    if (status != KVT_OK)
+        return status;
+    snprintf(prefix, sizeof prefix, "kvtrunk-%016" PRIx64 "-", instance_of(wish->socket));
+    remove_leftovers(wish->values->arena_dir, prefix);
+    snprintf(have.path, sizeof have.path, "%.160s/%s%016" PRIx64 ".arena", wish->values->arena_dir,
+             prefix, wish->boot_id);
+    memory_room_get(wish->values->arena_dir, &room);
+    if (wish->values->arena > 0)
+        status = open_explicit(wish, gid, &room, &have, why, why_bytes);
+    else
+        status = open_auto(wish, gid, &room, &have, why, why_bytes);
+    if (status == KVT_OK)
+        *ret_arena = have;
+    return status;
+}

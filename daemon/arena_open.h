@@ -1,0 +1,38 @@
+/*
+ * arena_open.h - the arena at start: how large, where, and what earlier starts have left there.
+ */
+#ifndef KVT_DAEMON_ARENA_OPEN_H
+#define KVT_DAEMON_ARENA_OPEN_H
+
+#include "daemon/memory_room.h"
+#include "daemon/params.h"
+#include "kernels/device.h"
+#include "store/arena.h"
+
+typedef struct arena_wish {
+    const param_values *values;
+    const char *socket; /* its path names the instance */
+    uint64_t boot_id;
+} arena_wish;
+
+typedef struct arena_have {
+    char path[PARAM_MAX_TEXT_BYTES + 1];
+    kvt_arena_header header; /* as it stands in the arena */
+    uint32_t max_pages;
+    kvt_device *device;
+} arena_have;
+
+/*
+ * Reserves, maps and touches the arena, and writes its header. An explicit size is taken whole or
+ * refused; "auto" takes less and less until it succeeds. Removes the arena files of earlier starts
+ * of this instance first (whoever maps one keeps it): only to be called with the socket's lock.
+ * KVT_EFULL, KVT_EINVAL, KVT_EIO, KVT_ENOMEM with a sentence in why.
+ */
+kvt_status arena_open(const arena_wish *wish, char *why, size_t why_bytes, arena_have *ret_arena);
+
+/* Pages for so many bytes of data, as max_pages = 0 has it. Pure. */
+uint32_t arena_auto_pages(uint64_t data_bytes);
+/* Bytes of the file that "auto" takes of this room. Pure. */
+uint64_t arena_auto_bytes(const memory_room *room);
+
+#endif

@@ -1,0 +1,325 @@
+/*
+ * loop.c - the core thread. Everything that happens to the core happens here, one thing after the
+ * other: what the inbox holds, ends of processes, time.
+ */
+#include "client/assert.h"
+#include "daemon/log.h"
+#include "daemon/notify.h"
+#include "daemon/shell.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+enum {
+    BATCH = 64,              /* items taken from the inbox at once */
+    MAX_BATCHES = 8,         /* before timers and signals get their turn */
+    PROBE_EVERY_MS = 500,    /* so that a dead listener is replaced within a second */
+    PROBE_TIMEOUT_MS = 500,  /* nng itself pauses up to 100 ms after a failed accept */
+    PROBES_BUSY = 8,         /* in a row, until a full queue counts as a dead listener */
+    REPLACE_PAUSE_MS = 8000, /* the longest between two replacements */
+    REPLACE_CALM_MS = 60000, /* after so long without one, the next is at once */
+    STATUS_EVERY_MS = 10000,
+    LINGER_MS = 20, /* between the last job and the end, for nng to hand on the last replies */
+};
+
+static uint64_t earlier(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
+
+/* --- the inbox ---------------------------------------------------------------------------------
+ */
+
+static uint32_t *own_pipe(shell *sh, uint32_t pipe) {
+    for (size_t i = 0; i < SERVER_OWN_PIPES; i++)
+        if (sh->own_pipes[i] == pipe)
+            return &sh->own_pipes[i];
+    return NULL;
+}
+
+/* Connections of the daemon to itself are not the core's business: they belong to no tenant, and
+ * must not show in its counters. */
+static void pipe_added(shell *sh, const inbox_item *item) {
+    uint32_t *place = item->peer.pid == (uint32_t)getpid() ? own_pipe(sh, 0) : NULL;
+    if (place)
+        *place = item->ticket.pipe;
+    else
+        core_pipe_added(sh->core, item->ticket.pipe, item->peer);
+}
+
+static void pipe_removed(shell *sh, uint32_t pipe) {
+    uint32_t *place = own_pipe(sh, pipe);
+    if (place)
+        *place = 0;
+    else
+        core_pipe_removed(sh->core, pipe);
+}
+
+static void message(shell *sh, const inbox_item *item) {
+    uint8_t answer[KVT_WIRE_HEADER_BYTES];
+    /* By its size, since only a probe's question is so short: the list is not looked through for
+     * every message. */
+    if (item->n_bytes == KVT_WIRE_HEADER_BYTES && own_pipe(sh, item->ticket.pipe)) {
+        size_t n = probe_answer(item->bytes, item->n_bytes, sh->boot_id, answer);
+        if (n > 0)
+            server_send(sh->server, item->ticket, answer, n);
+    } else {
+        core_message(sh->core, item->ticket, item->bytes, item->n_bytes);
+    }
+    server_free_message(item->owner);
+}
+
+static void serve_item(shell *sh, const inbox_item *item) {
+    switch (item->kind) {
+    case INBOX_PIPE_ADDED:
+        pipe_added(sh, item);
+        break;
+    case INBOX_PIPE_REMOVED:
+        pipe_removed(sh, item->ticket.pipe);
+        break;
+    case INBOX_MESSAGE:
+        message(sh, item);
+        break;
+    case INBOX_JOB_DONE:
+        core_job_done(sh->core, item->job);
+        break;
+    }
+}
+
+/* Returns whether more is there. */
+static int serve_inbox(shell *sh) {
+    inbox_item items[BATCH];
+    for (int i = 0; i < MAX_BATCHES; i++) {
+        int resume;
+        uint32_t n = inbox_take(sh->inbox, items, BATCH, &resume);
+        for (uint32_t j = 0; j < n; j++)
+            serve_item(sh, &items[j]);
+        if (resume)
+            server_resume(sh->server);
+        if (n == 0)
+            return 0;
+    }
+    return 1;
+}
+
+/* --- the listener's health ---------------------------------------------------------------------
+ */
+
+/*
+ * nng never frees the connections that a dead listener had taken and not served, their descriptors
+ * included. So somebody who kills listeners on purpose costs a few descriptors each time: the pause
+ * between two replacements doubles while they follow each other.
+ */
+static int may_replace(shell *sh, uint64_t now_ms) {
+    if (now_ms < sh->replace_due_ms)
+        return 0;
+    if (now_ms >= sh->replace_due_ms + REPLACE_CALM_MS)
+        sh->replace_pause_ms = 0;
+    sh->replace_due_ms = now_ms + sh->replace_pause_ms;
+    sh->replace_pause_ms = earlier(2 * sh->replace_pause_ms + PROBE_EVERY_MS, REPLACE_PAUSE_MS);
+    return 1;
+}
+
+static void replace_listener(shell *sh, uint64_t now_ms, const char *what) {
+    char why[512];
+    if (!may_replace(sh, now_ms))
+        return;
+    kvt_status status = server_listen(sh->server, why, sizeof why);
+    if (status == KVT_OK) {
+        log_write(LOG_WARNING, "%s: %s; another listener was put there", sh->socket.path, what);
+        sh->listen_failed = 0;
+    } else if (!sh->listen_failed) {
+        log_write(LOG_ERROR,
+                  "%s: %s, and no other can be put there: %s. Connected workers are still served",
+                  sh->socket.path, what, why);
+        sh->listen_failed = 1;
+    }
+}
+
+static void probe_ended(shell *sh, uint64_t now_ms) {
+    sh->probes_busy = sh->probe.state == PROBE_BUSY ? sh->probes_busy + 1 : 0;
+    if (sh->probe.state == PROBE_ANSWERED) {
+        sh->listen_failed = 0;
+        server_close_idle_listeners(sh->server);
+    } else if (sh->probe.state == PROBE_NO_SOCKET) {
+        replace_listener(sh, now_ms, "nobody listens there any more");
+    } else if (sh->probe.state != PROBE_BUSY || sh->probes_busy >= PROBES_BUSY) {
+        replace_listener(sh, now_ms, "the listener does not answer");
+        sh->probes_busy = 0;
+    }
+    sh->probe.state = PROBE_IDLE;
+    sh->probe_due_ms = now_ms + PROBE_EVERY_MS;
+}
+
+static void probe_tick(shell *sh, uint64_t now_ms) {
+    if (sh->probe.state == PROBE_IDLE && now_ms >= sh->probe_due_ms) {
+        struct epoll_event event = {.events = EPOLLIN, .data.u64 = LOOP_TAG_PROBE};
+        probe_start(&sh->probe, sh->socket.path);
+        sh->probe_due_ms = now_ms + PROBE_TIMEOUT_MS;
+        if (sh->probe.fd >= 0)
+            epoll_ctl(sh->epoll_fd, EPOLL_CTL_ADD, sh->probe.fd, &event);
+    }
+    if (sh->probe.state == PROBE_WAITING && now_ms >= sh->probe_due_ms) {
+        probe_stop(&sh->probe);
+        sh->probe.state = PROBE_FAILED;
+    }
+    if (sh->probe.state != PROBE_IDLE && sh->probe.state != PROBE_WAITING)
+        probe_ended(sh, now_ms);
+}
+
+/* --- signals -----------------------------------------------------------------------------------
+ */
+
+static void reload(shell *sh) {
+    char why[CONFIG_WHY_BYTES], before[1024], after[1024];
+    config fresh;
+    if (options_config(sh->options, sh->own_uid, &fresh, why, sizeof why) != KVT_OK) {
+        log_write(LOG_ERROR, "%s", why);
+        log_write(LOG_ERROR, "the configuration was not reloaded: the old one stays in force");
+        return;
+    }
+    notify_send("RELOADING=1\nMONOTONIC_USEC=%llu", (unsigned long long)shell_now_ms(NULL) * 1000);
+    param_values *old = &sh->config.values;
+    uint32_t n_changed = 0;
+    for (size_t i = 0; i < params_n; i++) {
+        if (param_equal(&params[i], old, &fresh.values))
+            continue;
+        n_changed++;
+        param_print(&params[i], old, before, sizeof before);
+        param_print(&params[i], &fresh.values, after, sizeof after);
+        log_write(params[i].flags & PARAM_RELOADS ? LOG_INFO : LOG_WARNING, "\"%s\": %s %s %s",
+                  params[i].name, before,
+                  params[i].flags & PARAM_RELOADS ? "is now" : "stays until the next start, then",
+                  after);
+        if (params[i].flags & PARAM_RELOADS)
+            param_copy(&params[i], &fresh.values, old);
+    }
+    log_set_level((log_level)old->log_level);
+    log_write(LOG_INFO, "configuration reloaded: %u parameters differ", n_changed);
+    notify_send("READY=1");
+}
+
+static void drain(shell *sh, uint64_t now_ms) {
+    if (sh->draining) {
+        sh->stop_now = 1;
+        return;
+    }
+    sh->draining = 1;
+    probe_stop(&sh->probe); /* a listener that dies now is not replaced */
+    sh->probe.state = PROBE_IDLE;
+    sh->probe_due_ms = UINT64_MAX;
+    sh->drain_end_ms = now_ms + sh->config.values.drain_ms;
+    log_write(LOG_INFO, "stopping: nothing new is taken; what is under way has %llu ms",
+              (unsigned long long)sh->config.values.drain_ms);
+    notify_send("STOPPING=1\nSTATUS=draining");
+    core_drain(sh->core);
+}
+
+static void serve_signals(shell *sh) {
+    struct signalfd_siginfo info;
+    while (read(sh->signal_fd, &info, sizeof info) == sizeof info) {
+        if (info.ssi_signo == SIGHUP)
+            reload(sh);
+        else
+            drain(sh, shell_now_ms(NULL));
+    }
+}
+
+/* --- time --------------------------------------------------------------------------------------
+ */
+
+static void notify_tick(shell *sh, uint64_t now_ms) {
+    core_counts counts;
+    if (now_ms >= sh->watchdog_due_ms) {
+        notify_send("WATCHDOG=1");
+        sh->watchdog_due_ms = now_ms + notify_watchdog_ms();
+    }
+    if (now_ms >= sh->status_due_ms && !sh->draining) {
+        core_count(sh->core, &counts);
+        notify_send("STATUS=%llu sessions, %llu leases, %llu of %llu pages free",
+                    (unsigned long long)counts.sessions, (unsigned long long)counts.leases,
+                    (unsigned long long)counts.pages_free, (unsigned long long)counts.pages_max);
+        sh->status_due_ms = now_ms + STATUS_EVERY_MS;
+    }
+}
+
+/* What epoll may wait for: the first of everything due. */
+static int wait_ms(const shell *sh, uint64_t core_due_ms, uint64_t now_ms) {
+    uint64_t due = earlier(core_due_ms, sh->probe_due_ms);
+    due = earlier(due, earlier(sh->watchdog_due_ms, sh->status_due_ms));
+    if (sh->draining)
+        due = earlier(due, earlier(sh->drain_end_ms, now_ms + LINGER_MS));
+    return due <= now_ms ? 0 : (int)earlier(due - now_ms, 60000);
+}
+
+static int drained(shell *sh, uint64_t now_ms) {
+    if (!sh->draining)
+        return 0;
+    if (!core_is_idle(sh->core))
+        sh->idle_since_ms = 0;
+    else if (sh->idle_since_ms == 0)
+        sh->idle_since_ms = now_ms;
+    if (sh->idle_since_ms != 0 && now_ms >= sh->idle_since_ms + LINGER_MS)
+        return 1;
+    return sh->stop_now || now_ms >= sh->drain_end_ms;
+}
+
+/* --- the loop ----------------------------------------------------------------------------------
+ */
+
+static void serve_event(shell *sh, uint64_t data) {
+    switch (data & ~(uint64_t)UINT32_MAX) {
+    case LOOP_TAG_SIGNAL:
+        serve_signals(sh);
+        break;
+    case LOOP_TAG_PROBE:
+        probe_step(&sh->probe);
+        break;
+    case LOOP_TAG_WATCH:
+        watch_ended(sh->watch, (uint32_t)data);
+        break;
+    default: /* the inbox is looked into after every wait */
+        break;
+    }
+}
+
+static void say_ready(shell *sh) {
+    notify_send("READY=1\nSTATUS=serving at %s", sh->socket.path);
+    if (sh->options->ready_fd >= 0) {
+        if (write(sh->options->ready_fd, "READY\n", 6) != 6)
+            log_write(LOG_WARNING, "--ready-fd %d cannot be written: %s", sh->options->ready_fd,
+                      strerror(errno));
+        close(sh->options->ready_fd);
+    }
+}
+
+int shell_run(shell *sh) {
+    struct epoll_event events[BATCH];
+    uint64_t now_ms = shell_now_ms(NULL), core_due_ms = now_ms;
+    int more = 0;
+    sh->probe_due_ms = now_ms + PROBE_EVERY_MS;
+    sh->watchdog_due_ms = notify_watchdog_ms() > 0 ? now_ms : UINT64_MAX;
+    sh->status_due_ms = now_ms + STATUS_EVERY_MS;
+    say_ready(sh);
+    while (!drained(sh, now_ms)) {
+        int timeout_ms = more ? 0 : wait_ms(sh, core_due_ms, now_ms);
+        int n = epoll_wait(sh->epoll_fd, events, BATCH, timeout_ms);
+        KVT_ASSERT(n >= 0 || errno == EINTR);
+        for (int i = 0; i < n; i++)
+            serve_event(sh, events[i].data.u64);
+        more = serve_inbox(sh);
+        for (uint32_t gone; (gone = watch_next_gone(sh->watch)) != 0;)
+            core_peer_gone(sh->core, gone);
+        core_due_ms = core_tick(sh->core);
+        now_ms = shell_now_ms(NULL);
+        probe_tick(sh, now_ms);
+        notify_tick(sh, now_ms);
+    }
+    if (!core_is_idle(sh->core))
+        log_write(LOG_WARNING, "stopped with jobs under way: they did not end within drain_ms");
+    return EXIT_CODE_OK;
+}

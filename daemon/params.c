@@ -1,0 +1,200 @@
+/*
+ * params.c - the table itself; how values are read is in params_value.c, how it is printed in
+ * params_print.c.
+ */
+#include "daemon/params.h"
+
+#define AT(field) offsetof(param_values, field)
+#define GiB       (UINT64_C(1) << 30)
+#define TiB       (UINT64_C(1) << 40)
+
+const param params[] = {
+    {.name = "socket",
+     .type = PARAM_TEXT,
+     .flags = PARAM_AUTO | PARAM_PATH,
+     .offset = AT(socket),
+     .low = 2,
+     .high = 106, /* a socket address holds 107 bytes, and one is needed: see socket_path.h */
+     .standard = "\"auto\"",
+     .text = "Path of the socket on which workers connect. `auto` takes `$KVTRUNK_SOCKET`; else "
+             "`kvtrunk.sock` in systemd's `$RUNTIME_DIRECTORY`; else, for root, "
+             "`/run/kvtrunk/kvtrunk.sock`; else `kvtrunk.sock` in `$XDG_RUNTIME_DIR`. A file with "
+             "`.lock` behind this name is kept locked, so that no second daemon takes the path."},
+    {.name = "arena",
+     .type = PARAM_SIZE,
+     .flags = PARAM_AUTO,
+     .offset = AT(arena),
+     .low = UINT64_C(1) << 20,
+     .high = 64 * TiB,
+     .standard = "\"auto\"",
+     .text = "Room for encoded pages. All of it is reserved and touched at start. A size that "
+             "cannot be had is refused, with the figures. `auto` takes what is there: the least of "
+             "4GiB, half of the free room of `arena_dir`'s file system, a quarter of the available "
+             "memory and a quarter of what the control group leaves; and less if even that fails."},
+    {.name = "arena_dir",
+     .type = PARAM_TEXT,
+     .flags = PARAM_PATH,
+     .offset = AT(arena_dir),
+     .low = 1,
+     .high = 160, /* the file's name has up to 61 bytes, and paths on the wire 255 */
+     .standard = "\"/dev/shm\"",
+     .text = "Directory of the arena's file. It should be in memory; workers must be able to reach "
+             "it."},
+    {.name = "arena_mode",
+     .type = PARAM_MODE,
+     .offset = AT(arena_mode),
+     .low = 0600,
+     .high = 0644,
+     .standard = "\"0640\"",
+     .text = "Permission bits of the arena's file. Workers map it read-only, and only the daemon "
+             "may write: so group and others can be given reading (`0640`, `0644`) and nothing "
+             "else. What stands in the arena is the KV cache of every worker of the tenant."},
+    {.name = "arena_group",
+     .type = PARAM_TEXT,
+     .flags = PARAM_EMPTY,
+     .offset = AT(arena_group),
+     .high = 64,
+     .standard = "\"\"",
+     .text = "Group of the arena's file, by name or number, for workers of other users. Empty: the "
+             "daemon's own group."},
+    {.name = "staging_dir",
+     .type = PARAM_TEXT,
+     .flags = PARAM_PATH,
+     .offset = AT(staging_dir),
+     .low = 1,
+     .high = PARAM_MAX_TEXT_BYTES,
+     .standard = "\"/dev/shm\"",
+     .text = "Directory in which workers make their staging files. It should be in memory; workers "
+             "must be able to create files there that the daemon can read."},
+    {.name = "tenant",
+     .type = PARAM_TEXT,
+     .offset = AT(tenant),
+     .low = 1,
+     .high = 63,
+     .standard = "\"default\"",
+     .text = "Name of the tenant that this daemon serves, as workers and reports see it."},
+    {.name = "uids",
+     .type = PARAM_UIDS,
+     .offset = AT(uids),
+     .low = 0,
+     .high = PARAM_MAX_UIDS,
+     .standard = "[]",
+     .text =
+         "Users who belong to the tenant, by number or name: `[1000, \"alice\"]`. They can read "
+         "each other's cached prompts. Everybody else is refused, root too. Empty: only the "
+         "user that the daemon runs as. With others in the list the socket is open to "
+         "everybody (mode 0666) and who connects is told by the kernel; otherwise its mode is "
+         "0600."},
+    {.name = "page_tokens",
+     .type = PARAM_COUNT,
+     .flags = PARAM_POWER,
+     .offset = AT(page_tokens),
+     .low = 16,
+     .high = 128,
+     .standard = "64",
+     .text = "The most tokens that a page of any realm may have. Realms with smaller pages are "
+             "welcome; each node of the tree keeps room for this many tokens."},
+    {.name = "max_pages",
+     .type = PARAM_COUNT,
+     .offset = AT(max_pages),
+     .low = 0,
+     .high = UINT64_C(1) << 26,
+     .standard = "0",
+     .text = "Pages that can be known at the same time. 0: as many as fit into the arena if each "
+             "takes no more than 4KiB, which is less than any model in use needs, and at least "
+             "1024, at most 4194304. A page costs about 400 bytes of the daemon's memory once it "
+             "is used, and nothing before, except 8 bytes in the arena's file."},
+    {.name = "max_realms",
+     .type = PARAM_COUNT,
+     .offset = AT(max_realms),
+     .low = 1,
+     .high = 65536,
+     .standard = "256",
+     .text = "Combinations of model, engine, adapter, salt, codec set and geometry that can be "
+             "known at the same time."},
+    {.name = "max_sessions",
+     .type = PARAM_COUNT,
+     .offset = AT(max_sessions),
+     .low = 1,
+     .high = 4096,
+     .standard = "256",
+     .text = "Workers that can be connected at the same time. Each takes up to three of the "
+             "daemon's file descriptors."},
+    {.name = "max_leases",
+     .type = PARAM_COUNT,
+     .offset = AT(max_leases),
+     .low = 1,
+     .high = UINT64_C(1) << 20,
+     .standard = "4096",
+     .text = "Leases that one worker can hold at the same time."},
+    {.name = "max_leases_total",
+     .type = PARAM_COUNT,
+     .offset = AT(max_leases_total),
+     .low = 1,
+     .high = UINT64_C(1) << 24,
+     .standard = "65536",
+     .text = "Leases of all workers together."},
+    {.name = "max_claimed_pages",
+     .type = PARAM_COUNT,
+     .offset = AT(max_claimed_pages),
+     .low = 1,
+     .high = UINT64_C(1) << 26,
+     .standard = "16384",
+     .text = "Pages that one worker can have claimed and not yet sealed. The default is the "
+             "longest path that there can be, in pages of 64 tokens. Never more than `max_pages`."},
+    {.name = "max_jobs",
+     .type = PARAM_COUNT,
+     .offset = AT(max_jobs),
+     .low = 1,
+     .high = 4096,
+     .standard = "64",
+     .text = "Copies of sealed pages that can be under way or waiting for a thread at the same "
+             "time; a worker that asks for more is told to try again."},
+    {.name = "job_threads",
+     .type = PARAM_COUNT,
+     .offset = AT(job_threads),
+     .low = 1,
+     .high = 64,
+     .standard = "2",
+     .text = "Threads that copy and check sealed pages."},
+    {.name = "grace_ms",
+     .type = PARAM_MS,
+     .offset = AT(grace_ms),
+     .low = 0,
+     .high = 3600 * 1000,
+     .standard = "10000",
+     .text = "How long the leases of a worker are kept after its connection broke, if its process "
+             "lives on. It may still be reading, and may come back."},
+    {.name = "max_wait_ms",
+     .type = PARAM_MS,
+     .offset = AT(max_wait_ms),
+     .low = 0,
+     .high = 3600 * 1000,
+     .standard = "60000",
+     .text = "The longest that one call may wait for pages which another worker computes."},
+    {.name = "drain_ms",
+     .type = PARAM_MS,
+     .flags = PARAM_RELOADS,
+     .offset = AT(drain_ms),
+     .low = 0,
+     .high = 600 * 1000,
+     .standard = "5000",
+     .text = "On SIGTERM or SIGINT: how long copies under way may take to end. A second signal "
+             "ends the daemon at once."},
+    {.name = "log_level",
+     .type = PARAM_ENUM,
+     .flags = PARAM_RELOADS,
+     .offset = AT(log_level),
+     .choices = {"error", "warning", "info", "debug"},
+     .standard = "\"info\"",
+     .text = "What is written to standard error: this and everything graver."},
+    {.name = "tree_tokens",
+     .type = PARAM_BOOL,
+     .flags = PARAM_RELOADS,
+     .offset = AT(tree_tokens),
+     .standard = "true",
+     .text =
+         "Whether `kvtrunk tree` shows the first tokens of each run of pages. They are parts of "
+         "prompts: where those who may ask for reports should not see them, say `false`."},
+};
+const size_t params_n = sizeof params / sizeof *params;

@@ -1,0 +1,30 @@
+/*
+ * report.h - the texts of STATUS and TREE: JSON, bounded by the room that a message has.
+ *
+ * STATUS is one object. TREE is one object a line: first each realm, then the runs of pages below
+ * it, depth first; a report that was cut short by the room or the number of lines ends with
+ * {"truncated":true}. Nothing is ever cut inside a line or a number.
+ */
+#ifndef KVT_DAEMON_REPORT_H
+#define KVT_DAEMON_REPORT_H
+
+#include "daemon/core.h"
+#include "daemon/params.h"
+
+/* What a report says beside what the core knows. */
+typedef struct report_facts {
+    const param_values *values; /* configuration in force */
+    const char *socket;
+    const char *arena_path;
+    const char *config_file; /* "": none */
+    uint64_t started_ms;     /* on the clock of now_ms */
+    uint64_t listeners_replaced;
+} report_facts;
+
+/* Each returns the length, at most room (>= 64). */
+size_t report_status(const report_facts *facts, const core *c, uint64_t now_ms, char *to,
+                     size_t room);
+size_t report_tree(const report_facts *facts, const core *c, uint32_t max_lines, char *to,
+                   size_t room);
+
+#endif
