@@ -1,0 +1,128 @@
+/*
+ * main.c - ./run bench [PART] [--json]. Without a part all of them run. Status 1: a target was
+ * missed. Timings mean something only on a machine that does nothing else meanwhile.
+ */
+#include "tests/bench/bench.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static int json, missed;
+
+double bench_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int compare(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double bench_percentile(double *values, size_t n, double percent) {
+    qsort(values, n, sizeof *values, compare);
+    size_t at = (size_t)((double)(n - 1) * percent / 100.0 + 0.5);
+    return values[at];
+}
+
+bench_pair bench_turns(bench_work a, bench_work b, void *context, int rounds) {
+    double *times = calloc((size_t)rounds * 3, sizeof *times);
+    KVT_ASSERT(times);
+    double *ratios = times + 2 * rounds;
+    a(context); /* warm */
+    b(context);
+    for (int i = 0; i < rounds; i++) {
+        double start = bench_now();
+        a(context);
+        double middle = bench_now();
+        b(context);
+        double end = bench_now();
+        times[i] = middle - start;
+        times[rounds + i] = end - middle;
+        ratios[i] = times[i] / times[rounds + i];
+    }
+    size_t n = (size_t)rounds;
+    bench_pair pair = {.a = bench_percentile(times, n, 50),
+                       .b = bench_percentile(times + rounds, n, 50),
+                       .ratio = bench_percentile(ratios, n, 50)};
+    pair.noise = 50.0 * (ratios[n * 3 / 4] - ratios[n / 4]) / pair.ratio;
+    free(times);
+    return pair;
+}
+
+void bench_report(const bench_row *row) {
+    double ratio = row->base ? row->value / row->base_value : row->value;
+    int ok = row->target == 0 || (row->at_least ? ratio >= row->target : ratio <= row->target);
+    missed += !ok;
+    if (json) {
+        printf("{\"name\":\"%s\",\"value\":%.6g,\"unit\":\"%s\",", row->name, row->value,
+               row->unit);
+        if (row->base)
+            printf("\"base\":\"%s\",\"base_value\":%.6g,\"ratio\":%.4g,", row->base,
+                   row->base_value, ratio);
+        else
+            printf("\"base\":null,\"base_value\":null,\"ratio\":null,");
+        if (row->target != 0)
+            printf("\"target\":\"%s %.4g\",", row->at_least ? ">=" : "<=", row->target);
+        else
+            printf("\"target\":null,");
+        printf("\"noise_percent\":%.1f,\"ok\":%s}\n", row->noise, ok ? "true" : "false");
+    } else {
+        printf("%-46s %10.4g %-8s", row->name, row->value, row->unit);
+        if (row->base)
+            printf(" %7.3g x %s", ratio, row->base);
+        if (row->target != 0)
+            printf("  (%s %.3g: %s)", row->at_least ? "at least" : "at most", row->target,
+                   ok ? "ok" : "MISSED");
+        if (row->noise > 0)
+            printf("  +-%.0f %%", row->noise);
+        printf("\n");
+    }
+    fflush(stdout);
+}
+
+static const struct {
+    const char *name;
+    void (*run)(void);
+    const char *text;
+} parts[] = {
+    {"match", bench_match, "finding a held prefix, against memcmp"},
+    {"evict", bench_evict, "making room, in trees of different sizes"},
+    {"memory", bench_memory, "bytes of index a page, waste of frames"},
+    {"pages", bench_pages, "decode and seal of raw pages, against memcpy"},
+    {"acquire", bench_acquire, "acquire through the daemon, against an echo"},
+    {"sessions", bench_sessions, "64 sessions against one"},
+    {"codec", bench_codec, "encode and decode of each codec, against memcpy"},
+    {"fidelity", bench_fidelity, "error of the attention output, ours and others' codecs"},
+};
+
+int main(int argc, char **argv) {
+    const char *part = NULL;
+    int child = bench_child(argc, argv), found = 0;
+    if (child >= 0)
+        return child;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--json") == 0)
+            json = 1;
+        else
+            part = argv[i];
+    }
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        if (part && strcmp(part, parts[i].name) != 0)
+            continue;
+        found = 1;
+        if (!json)
+            printf("--- %s: %s\n", parts[i].name, parts[i].text);
+        parts[i].run();
+    }
+    if (!found) {
+        fprintf(stderr, "bench: no part \"%s\"; there are:\n", part);
+        for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+            fprintf(stderr, "  %-10s %s\n", parts[i].name, parts[i].text);
+        return 2;
+    }
+    return missed > 0;
+}
