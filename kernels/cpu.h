@@ -61,7 +61,7 @@ const kvt_cpu_path *kvt_cpu(void);
 /* The path of that name, or NULL if it is not in this build or the machine cannot run it. */
 const kvt_cpu_path *kvt_cpu_find(const char *name);
 
-/* Uses this path from now on; for tests and benches that compare paths in one process. */
+/* Uses this path from now on (NULL: chooses anew); for tests and benches that compare paths. */
 void kvt_cpu_use(const kvt_cpu_path *path);
 
 /* The functions of a codec in the path in use; NULL for a number that is no codec. */

@@ -6,6 +6,10 @@ if(NOT KVT_SANITIZE)
 endif()
 
 kvt_test(test_page SOURCES test_page.c LIBS kvt_kernels xxhash LABELS unit)
+kvt_test(test_convert SOURCES test_convert.c LIBS kvt_kernels m LABELS unit)
+kvt_test(test_convert_all TARGET test_convert ARGS long LABELS slow TIMEOUT 1800)
+kvt_test(test_codec SOURCES test_codec.c LIBS kvt_kernels m LABELS unit)
+kvt_test(test_sets SOURCES test_sets.c LIBS kvt_kernels xxhash LABELS unit)
 kvt_test(test_golden SOURCES test_golden.c LIBS kvt_kernels ARGS ${CMAKE_CURRENT_SOURCE_DIR}/golden
          LABELS unit)
 if(NOT KVT_SANITIZE)

@@ -438,6 +438,8 @@ def row_of(kind, dim, dtype, rng):
         x = x / np.abs(rng.standard_normal(dim)).clip(0.01)
     elif kind == "tiny":
         x *= 3e-6
+    elif kind == "vanishing":
+        x *= 2.0 ** rng.choice([-130, -41, -39])
     elif kind == "denormal":
         x = rng.randint(-9, 10, dim) * 2.0 ** -24
     elif kind == "zero":
@@ -451,7 +453,8 @@ def row_of(kind, dim, dtype, rng):
     return out(x.astype(f32), dtype)
 
 
-KINDS = ("normal", "outlier", "heavy", "bits", "half", "tiny", "denormal", "zero", "constant", "large")
+KINDS = ("normal", "outlier", "heavy", "bits", "half", "tiny", "vanishing", "denormal", "zero",
+         "constant", "large")
 
 
 def rows_of(rows, dim, dtype, kinds, rng):
