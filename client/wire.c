@@ -44,7 +44,7 @@ void kvt_wire_put_u64(kvt_writer *w, uint64_t value) {
     kvt_wire_put_bytes(w, &value, sizeof value);
 }
 
-void wire_put_str(kvt_writer *w, const kvt_wire_str *text) {
+void kvt_wire_put_text(kvt_writer *w, const kvt_wire_str *text) {
     kvt_wire_put_u16(w, text->n_bytes);
     kvt_wire_put_bytes(w, text->at, text->n_bytes);
 }
@@ -52,7 +52,7 @@ void wire_put_str(kvt_writer *w, const kvt_wire_str *text) {
 void kvt_wire_put_str(kvt_writer *w, const char *text) {
     size_t n_bytes = text ? strlen(text) : 0;
     kvt_wire_str str = {text, n_bytes < UINT16_MAX ? (uint16_t)n_bytes : UINT16_MAX};
-    wire_put_str(w, &str);
+    kvt_wire_put_text(w, &str);
 }
 
 size_t kvt_wire_finish(kvt_writer *w, kvt_wire_header header) {
@@ -73,7 +73,7 @@ size_t kvt_wire_finish(kvt_writer *w, kvt_wire_header header) {
 /* --- reading ------------------------------------------------------------------------------------
  */
 
-const uint8_t *wire_take(wire_reader *r, size_t n_bytes) {
+const uint8_t *kvt_wire_take(wire_reader *r, size_t n_bytes) {
     if (r->failed || n_bytes > r->n_left) {
         r->failed = 1;
         return NULL;
@@ -85,44 +85,44 @@ const uint8_t *wire_take(wire_reader *r, size_t n_bytes) {
 }
 
 static void take_into(wire_reader *r, void *to, size_t n_bytes) {
-    const uint8_t *at = wire_take(r, n_bytes);
+    const uint8_t *at = kvt_wire_take(r, n_bytes);
     if (at)
         memcpy(to, at, n_bytes);
     else
         memset(to, 0, n_bytes);
 }
 
-uint8_t wire_take_u8(wire_reader *r) {
+uint8_t kvt_wire_take_u8(wire_reader *r) {
     uint8_t value;
     take_into(r, &value, sizeof value);
     return value;
 }
 
-uint16_t wire_take_u16(wire_reader *r) {
+uint16_t kvt_wire_take_u16(wire_reader *r) {
     uint16_t value;
     take_into(r, &value, sizeof value);
     return value;
 }
 
-uint32_t wire_take_u32(wire_reader *r) {
+uint32_t kvt_wire_take_u32(wire_reader *r) {
     uint32_t value;
     take_into(r, &value, sizeof value);
     return value;
 }
 
-uint64_t wire_take_u64(wire_reader *r) {
+uint64_t kvt_wire_take_u64(wire_reader *r) {
     uint64_t value;
     take_into(r, &value, sizeof value);
     return value;
 }
 
-void wire_take_token(wire_reader *r, uint8_t *to) {
+void kvt_wire_take_token(wire_reader *r, uint8_t *to) {
     take_into(r, to, KVT_WIRE_TOKEN_BYTES);
 }
 
-kvt_wire_str wire_take_str(wire_reader *r, size_t max_bytes) {
-    kvt_wire_str str = {.n_bytes = wire_take_u16(r)};
-    str.at = (const char *)wire_take(r, str.n_bytes);
+kvt_wire_str kvt_wire_take_str(wire_reader *r, size_t max_bytes) {
+    kvt_wire_str str = {.n_bytes = kvt_wire_take_u16(r)};
+    str.at = (const char *)kvt_wire_take(r, str.n_bytes);
     if (r->failed || str.n_bytes > max_bytes || memchr(str.at, 0, str.n_bytes)) {
         r->failed = 1;
         return (kvt_wire_str){.at = ""};
@@ -130,25 +130,25 @@ kvt_wire_str wire_take_str(wire_reader *r, size_t max_bytes) {
     return str;
 }
 
-kvt_status wire_end(const wire_reader *r) {
+kvt_status kvt_wire_end(const wire_reader *r) {
     return r->failed || r->n_left ? KVT_EPROTO : KVT_OK;
 }
 
 kvt_status kvt_wire_open(const void *message, size_t n_bytes, kvt_wire_header *ret_header,
                          const uint8_t **ret_body) {
     wire_reader r = {.at = message, .n_left = n_bytes};
-    if (n_bytes < KVT_WIRE_HEADER_BYTES || wire_take_u32(&r) != KVT_WIRE_MAGIC)
+    if (n_bytes < KVT_WIRE_HEADER_BYTES || kvt_wire_take_u32(&r) != KVT_WIRE_MAGIC)
         return KVT_EPROTO;
     /* Another version may put anything behind this byte, so nothing of it is looked at. */
-    if (wire_take_u8(&r) != KVT_WIRE_VERSION)
+    if (kvt_wire_take_u8(&r) != KVT_WIRE_VERSION)
         return KVT_EVERSION;
     kvt_wire_header header;
-    header.kind = wire_take_u8(&r);
-    header.op = wire_take_u16(&r);
-    header.body_bytes = wire_take_u32(&r);
-    header.status = wire_take_u32(&r);
-    header.number = wire_take_u64(&r);
-    header.boot_id = wire_take_u64(&r);
+    header.kind = kvt_wire_take_u8(&r);
+    header.op = kvt_wire_take_u16(&r);
+    header.body_bytes = kvt_wire_take_u32(&r);
+    header.status = kvt_wire_take_u32(&r);
+    header.number = kvt_wire_take_u64(&r);
+    header.boot_id = kvt_wire_take_u64(&r);
     uint32_t n_status = header.kind == KVT_WIRE_REPLY ? KVT_N_STATUS : 1;
     if ((header.kind != KVT_WIRE_REQUEST && header.kind != KVT_WIRE_REPLY) || header.op == 0 ||
         header.op >= KVT_N_OPS || header.status >= n_status || n_bytes > KVT_WIRE_MAX_BYTES ||

@@ -13,16 +13,16 @@ static const uint8_t *take_array(wire_reader *r, uint32_t n, size_t element_byte
         r->failed = 1;
         return NULL;
     }
-    return wire_take(r, r->n_left);
+    return kvt_wire_take(r, r->n_left);
 }
 
 kvt_status kvt_wire_get_hello_req(const uint8_t *body, size_t n_bytes, kvt_hello_req *ret) {
     wire_reader r = {.at = body, .n_left = n_bytes};
     kvt_hello_req req;
-    wire_take_token(&r, req.token);
-    req.pid = wire_take_u32(&r);
-    req.name = wire_take_str(&r, KVT_WIRE_MAX_PATH);
-    kvt_status status = wire_end(&r);
+    kvt_wire_take_token(&r, req.token);
+    req.pid = kvt_wire_take_u32(&r);
+    req.name = kvt_wire_take_str(&r, KVT_WIRE_MAX_PATH);
+    kvt_status status = kvt_wire_end(&r);
     if (status == KVT_OK)
         *ret = req;
     return status;
@@ -31,20 +31,20 @@ kvt_status kvt_wire_get_hello_req(const uint8_t *body, size_t n_bytes, kvt_hello
 kvt_status kvt_wire_get_hello_rep(const uint8_t *body, size_t n_bytes, kvt_hello_rep *ret) {
     wire_reader r = {.at = body, .n_left = n_bytes};
     kvt_hello_rep rep;
-    wire_take_token(&r, rep.token);
-    rep.session = wire_take_u32(&r);
-    rep.resumed = wire_take_u8(&r);
-    rep.max_bytes = wire_take_u32(&r);
-    rep.max_tokens = wire_take_u32(&r);
-    rep.max_leases = wire_take_u32(&r);
-    rep.max_claimed_pages = wire_take_u32(&r);
-    rep.page_tokens = wire_take_u32(&r);
-    rep.grace_ms = wire_take_u32(&r);
-    rep.arena_bytes = wire_take_u64(&r);
-    rep.arena_path = wire_take_str(&r, KVT_WIRE_MAX_PATH);
-    rep.staging_dir = wire_take_str(&r, KVT_WIRE_MAX_PATH);
-    rep.tenant = wire_take_str(&r, KVT_WIRE_MAX_PATH);
-    kvt_status status = wire_end(&r);
+    kvt_wire_take_token(&r, rep.token);
+    rep.session = kvt_wire_take_u32(&r);
+    rep.resumed = kvt_wire_take_u8(&r);
+    rep.max_bytes = kvt_wire_take_u32(&r);
+    rep.max_tokens = kvt_wire_take_u32(&r);
+    rep.max_leases = kvt_wire_take_u32(&r);
+    rep.max_claimed_pages = kvt_wire_take_u32(&r);
+    rep.page_tokens = kvt_wire_take_u32(&r);
+    rep.grace_ms = kvt_wire_take_u32(&r);
+    rep.arena_bytes = kvt_wire_take_u64(&r);
+    rep.arena_path = kvt_wire_take_str(&r, KVT_WIRE_MAX_PATH);
+    rep.staging_dir = kvt_wire_take_str(&r, KVT_WIRE_MAX_PATH);
+    rep.tenant = kvt_wire_take_str(&r, KVT_WIRE_MAX_PATH);
+    kvt_status status = kvt_wire_end(&r);
     if (status != KVT_OK || rep.resumed > 1)
         return KVT_EPROTO;
     *ret = rep;
@@ -54,9 +54,9 @@ kvt_status kvt_wire_get_hello_rep(const uint8_t *body, size_t n_bytes, kvt_hello
 kvt_status kvt_wire_get_stage_req(const uint8_t *body, size_t n_bytes, kvt_stage_req *ret) {
     wire_reader r = {.at = body, .n_left = n_bytes};
     kvt_stage_req req;
-    req.bytes = wire_take_u64(&r);
-    req.name = wire_take_str(&r, KVT_WIRE_MAX_PATH);
-    kvt_status status = wire_end(&r);
+    req.bytes = kvt_wire_take_u64(&r);
+    req.name = kvt_wire_take_str(&r, KVT_WIRE_MAX_PATH);
+    kvt_status status = kvt_wire_end(&r);
     if (status != KVT_OK || req.name.n_bytes == 0 || req.name.at[0] == '.' ||
         memchr(req.name.at, '/', req.name.n_bytes))
         return KVT_EPROTO;
@@ -67,10 +67,10 @@ kvt_status kvt_wire_get_stage_req(const uint8_t *body, size_t n_bytes, kvt_stage
 kvt_status kvt_wire_get_realm_req(const uint8_t *body, size_t n_bytes, kvt_realm_req *ret) {
     wire_reader r = {.at = body, .n_left = n_bytes};
     kvt_realm_req req;
-    req.rank = wire_take_u32(&r);
-    req.n_bytes = wire_take_u32(&r);
+    req.rank = kvt_wire_take_u32(&r);
+    req.n_bytes = kvt_wire_take_u32(&r);
     req.canonical = take_array(&r, req.n_bytes, 1);
-    kvt_status status = wire_end(&r);
+    kvt_status status = kvt_wire_end(&r);
     if (status != KVT_OK || req.rank >= KVT_MAX_RANKS)
         return KVT_EPROTO;
     if (req.n_bytes > KVT_WIRE_MAX_REALM_BYTES)
@@ -82,10 +82,10 @@ kvt_status kvt_wire_get_realm_req(const uint8_t *body, size_t n_bytes, kvt_realm
 kvt_status kvt_wire_get_realm_rep(const uint8_t *body, size_t n_bytes, kvt_realm_rep *ret) {
     wire_reader r = {.at = body, .n_left = n_bytes};
     kvt_realm_rep rep;
-    rep.realm = wire_take_u32(&r);
-    rep.geometry_hash = wire_take_u64(&r);
-    rep.page_bytes = wire_take_u64(&r);
-    kvt_status status = wire_end(&r);
+    rep.realm = kvt_wire_take_u32(&r);
+    rep.geometry_hash = kvt_wire_take_u64(&r);
+    rep.page_bytes = kvt_wire_take_u64(&r);
+    kvt_status status = kvt_wire_end(&r);
     if (status == KVT_OK)
         *ret = rep;
     return status;
@@ -94,14 +94,14 @@ kvt_status kvt_wire_get_realm_rep(const uint8_t *body, size_t n_bytes, kvt_realm
 kvt_status kvt_wire_get_acquire_req(const uint8_t *body, size_t n_bytes, kvt_acquire_req *ret) {
     wire_reader r = {.at = body, .n_left = n_bytes};
     kvt_acquire_req req;
-    req.realm = wire_take_u32(&r);
-    req.flags = wire_take_u32(&r);
-    req.base = wire_take_u64(&r);
-    req.keep_tokens = wire_take_u32(&r);
-    req.first_page = wire_take_u32(&r);
-    req.n_tokens = wire_take_u32(&r);
+    req.realm = kvt_wire_take_u32(&r);
+    req.flags = kvt_wire_take_u32(&r);
+    req.base = kvt_wire_take_u64(&r);
+    req.keep_tokens = kvt_wire_take_u32(&r);
+    req.first_page = kvt_wire_take_u32(&r);
+    req.n_tokens = kvt_wire_take_u32(&r);
     req.tokens = take_array(&r, req.n_tokens, sizeof(uint32_t));
-    kvt_status status = wire_end(&r);
+    kvt_status status = kvt_wire_end(&r);
     if (status != KVT_OK || (req.flags & ~(uint32_t)(KVT_ACQUIRE_CLAIM | KVT_ACQUIRE_LEAVE_ONE)))
         return KVT_EPROTO;
     if (req.base ? req.realm != 0 : req.keep_tokens != 0)
@@ -115,9 +115,9 @@ kvt_status kvt_wire_get_acquire_req(const uint8_t *body, size_t n_bytes, kvt_acq
 kvt_status kvt_wire_get_fork_req(const uint8_t *body, size_t n_bytes, kvt_fork_req *ret) {
     wire_reader r = {.at = body, .n_left = n_bytes};
     kvt_fork_req req;
-    req.lease = wire_take_u64(&r);
-    req.n_tokens = wire_take_u32(&r);
-    kvt_status status = wire_end(&r);
+    req.lease = kvt_wire_take_u64(&r);
+    req.n_tokens = kvt_wire_take_u32(&r);
+    kvt_status status = kvt_wire_end(&r);
     if (status == KVT_OK)
         *ret = req;
     return status;
@@ -126,11 +126,11 @@ kvt_status kvt_wire_get_fork_req(const uint8_t *body, size_t n_bytes, kvt_fork_r
 kvt_status kvt_wire_get_wait_req(const uint8_t *body, size_t n_bytes, kvt_wait_req *ret) {
     wire_reader r = {.at = body, .n_left = n_bytes};
     kvt_wait_req req;
-    req.lease = wire_take_u64(&r);
-    req.held_tokens = wire_take_u32(&r);
-    req.wait_ms = wire_take_u32(&r);
-    req.first_page = wire_take_u32(&r);
-    kvt_status status = wire_end(&r);
+    req.lease = kvt_wire_take_u64(&r);
+    req.held_tokens = kvt_wire_take_u32(&r);
+    req.wait_ms = kvt_wire_take_u32(&r);
+    req.first_page = kvt_wire_take_u32(&r);
+    kvt_status status = kvt_wire_end(&r);
     if (status == KVT_OK)
         *ret = req;
     return status;
@@ -149,15 +149,15 @@ static int reserved_are_zero(const uint8_t *pages, uint32_t n_pages) {
 kvt_status kvt_wire_get_lease_rep(const uint8_t *body, size_t n_bytes, kvt_lease_rep *ret) {
     wire_reader r = {.at = body, .n_left = n_bytes};
     kvt_lease_rep rep;
-    rep.lease = wire_take_u64(&r);
-    rep.n_tokens = wire_take_u32(&r);
-    rep.held_tokens = wire_take_u32(&r);
-    rep.computing_tokens = wire_take_u32(&r);
-    rep.claimed_tokens = wire_take_u32(&r);
-    rep.first_page = wire_take_u32(&r);
-    rep.n_pages = wire_take_u32(&r);
+    rep.lease = kvt_wire_take_u64(&r);
+    rep.n_tokens = kvt_wire_take_u32(&r);
+    rep.held_tokens = kvt_wire_take_u32(&r);
+    rep.computing_tokens = kvt_wire_take_u32(&r);
+    rep.claimed_tokens = kvt_wire_take_u32(&r);
+    rep.first_page = kvt_wire_take_u32(&r);
+    rep.n_pages = kvt_wire_take_u32(&r);
     rep.pages = take_array(&r, rep.n_pages, WIRE_PAGE_BYTES);
-    kvt_status status = wire_end(&r);
+    kvt_status status = kvt_wire_end(&r);
     if (status != KVT_OK || !reserved_are_zero(rep.pages, rep.n_pages))
         return KVT_EPROTO;
     if (rep.n_pages > WIRE_MAX_PAGES)
@@ -180,10 +180,10 @@ static int pages_rise(const uint8_t *pages, uint32_t n_pages) {
 kvt_status kvt_wire_get_seal_req(const uint8_t *body, size_t n_bytes, kvt_seal_req *ret) {
     wire_reader r = {.at = body, .n_left = n_bytes};
     kvt_seal_req req;
-    req.lease = wire_take_u64(&r);
-    req.n_pages = wire_take_u32(&r);
+    req.lease = kvt_wire_take_u64(&r);
+    req.n_pages = kvt_wire_take_u32(&r);
     req.pages = take_array(&r, req.n_pages, WIRE_SEAL_PAGE_BYTES);
-    kvt_status status = wire_end(&r);
+    kvt_status status = kvt_wire_end(&r);
     if (status != KVT_OK || req.n_pages == 0 || !pages_rise(req.pages, req.n_pages))
         return KVT_EPROTO;
     if (req.n_pages > KVT_MAX_SEAL_PAGES)
@@ -195,11 +195,11 @@ kvt_status kvt_wire_get_seal_req(const uint8_t *body, size_t n_bytes, kvt_seal_r
 kvt_status kvt_wire_get_seal_rep(const uint8_t *body, size_t n_bytes, kvt_seal_rep *ret) {
     wire_reader r = {.at = body, .n_left = n_bytes};
     kvt_seal_rep rep;
-    rep.page_status = wire_take_u32(&r);
-    rep.held_tokens = wire_take_u32(&r);
-    rep.n_pages = wire_take_u32(&r);
+    rep.page_status = kvt_wire_take_u32(&r);
+    rep.held_tokens = kvt_wire_take_u32(&r);
+    rep.n_pages = kvt_wire_take_u32(&r);
     rep.pages = take_array(&r, rep.n_pages, WIRE_PAGE_BYTES);
-    kvt_status status = wire_end(&r);
+    kvt_status status = kvt_wire_end(&r);
     if (status != KVT_OK || rep.page_status >= KVT_N_STATUS ||
         !reserved_are_zero(rep.pages, rep.n_pages))
         return KVT_EPROTO;
@@ -212,9 +212,9 @@ kvt_status kvt_wire_get_seal_rep(const uint8_t *body, size_t n_bytes, kvt_seal_r
 kvt_status kvt_wire_get_release_req(const uint8_t *body, size_t n_bytes, kvt_release_req *ret) {
     wire_reader r = {.at = body, .n_left = n_bytes};
     kvt_release_req req;
-    req.n_leases = wire_take_u32(&r);
+    req.n_leases = kvt_wire_take_u32(&r);
     req.leases = take_array(&r, req.n_leases, sizeof(uint64_t));
-    kvt_status status = wire_end(&r);
+    kvt_status status = kvt_wire_end(&r);
     if (status != KVT_OK || req.n_leases == 0)
         return KVT_EPROTO;
     if (req.n_leases > KVT_WIRE_MAX_RELEASE)
@@ -226,9 +226,9 @@ kvt_status kvt_wire_get_release_req(const uint8_t *body, size_t n_bytes, kvt_rel
 kvt_status kvt_wire_get_release_rep(const uint8_t *body, size_t n_bytes, kvt_release_rep *ret) {
     wire_reader r = {.at = body, .n_left = n_bytes};
     kvt_release_rep rep;
-    rep.n_leases = wire_take_u32(&r);
+    rep.n_leases = kvt_wire_take_u32(&r);
     rep.statuses = take_array(&r, rep.n_leases, sizeof(uint32_t));
-    kvt_status status = wire_end(&r);
+    kvt_status status = kvt_wire_end(&r);
     if (status != KVT_OK)
         return status;
     for (uint32_t i = 0; i < rep.n_leases; i++)
@@ -242,8 +242,8 @@ kvt_status kvt_wire_get_release_rep(const uint8_t *body, size_t n_bytes, kvt_rel
 
 kvt_status kvt_wire_get_cancel_req(const uint8_t *body, size_t n_bytes, kvt_cancel_req *ret) {
     wire_reader r = {.at = body, .n_left = n_bytes};
-    kvt_cancel_req req = {.number = wire_take_u64(&r)};
-    kvt_status status = wire_end(&r);
+    kvt_cancel_req req = {.number = kvt_wire_take_u64(&r)};
+    kvt_status status = kvt_wire_end(&r);
     if (status == KVT_OK)
         *ret = req;
     return status;
@@ -251,8 +251,8 @@ kvt_status kvt_wire_get_cancel_req(const uint8_t *body, size_t n_bytes, kvt_canc
 
 kvt_status kvt_wire_get_tree_req(const uint8_t *body, size_t n_bytes, kvt_tree_req *ret) {
     wire_reader r = {.at = body, .n_left = n_bytes};
-    kvt_tree_req req = {.max_lines = wire_take_u32(&r)};
-    kvt_status status = wire_end(&r);
+    kvt_tree_req req = {.max_lines = kvt_wire_take_u32(&r)};
+    kvt_status status = kvt_wire_end(&r);
     if (status == KVT_OK)
         *ret = req;
     return status;
@@ -261,9 +261,9 @@ kvt_status kvt_wire_get_tree_req(const uint8_t *body, size_t n_bytes, kvt_tree_r
 kvt_status kvt_wire_get_text_rep(const uint8_t *body, size_t n_bytes, kvt_text_rep *ret) {
     wire_reader r = {.at = body, .n_left = n_bytes};
     kvt_text_rep rep;
-    rep.n_bytes = wire_take_u32(&r);
+    rep.n_bytes = kvt_wire_take_u32(&r);
     rep.text = (const char *)take_array(&r, rep.n_bytes, 1);
-    kvt_status status = wire_end(&r);
+    kvt_status status = kvt_wire_end(&r);
     if (status == KVT_OK)
         *ret = rep;
     return status;
@@ -271,8 +271,8 @@ kvt_status kvt_wire_get_text_rep(const uint8_t *body, size_t n_bytes, kvt_text_r
 
 kvt_status kvt_wire_get_error(const uint8_t *body, size_t n_bytes, kvt_wire_str *ret) {
     wire_reader r = {.at = body, .n_left = n_bytes};
-    kvt_wire_str text = wire_take_str(&r, UINT16_MAX);
-    kvt_status status = wire_end(&r);
+    kvt_wire_str text = kvt_wire_take_str(&r, UINT16_MAX);
+    kvt_status status = kvt_wire_end(&r);
     if (status == KVT_OK)
         *ret = text;
     return status;
@@ -280,18 +280,18 @@ kvt_status kvt_wire_get_error(const uint8_t *body, size_t n_bytes, kvt_wire_str 
 
 void kvt_wire_get_page(const uint8_t *pages, size_t i, kvt_wire_page *ret) {
     wire_reader r = {.at = pages + i * WIRE_PAGE_BYTES, .n_left = WIRE_PAGE_BYTES};
-    ret->offset = wire_take_u64(&r);
-    ret->generation = wire_take_u64(&r);
-    ret->frame = wire_take_u32(&r);
-    ret->bytes = wire_take_u32(&r);
-    ret->sealer = wire_take_u32(&r);
-    ret->rows = wire_take_u16(&r);
-    ret->reserved = wire_take_u16(&r);
+    ret->offset = kvt_wire_take_u64(&r);
+    ret->generation = kvt_wire_take_u64(&r);
+    ret->frame = kvt_wire_take_u32(&r);
+    ret->bytes = kvt_wire_take_u32(&r);
+    ret->sealer = kvt_wire_take_u32(&r);
+    ret->rows = kvt_wire_take_u16(&r);
+    ret->reserved = kvt_wire_take_u16(&r);
 }
 
 void kvt_wire_get_seal_page(const uint8_t *pages, size_t i, kvt_seal_page *ret) {
     wire_reader r = {.at = pages + i * WIRE_SEAL_PAGE_BYTES, .n_left = WIRE_SEAL_PAGE_BYTES};
-    ret->page = wire_take_u32(&r);
-    ret->bytes = wire_take_u32(&r);
-    ret->offset = wire_take_u64(&r);
+    ret->page = kvt_wire_take_u32(&r);
+    ret->bytes = kvt_wire_take_u32(&r);
+    ret->offset = kvt_wire_take_u64(&r);
 }

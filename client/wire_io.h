@@ -1,6 +1,6 @@
 /*
  * wire_io.h - how wire*.c read a body: a window that moves forward. Once something was not there,
- * `failed` stays set and every further value is 0; wire_end says so once, at the end.
+ * `failed` stays set and every further value is 0; kvt_wire_end says so once, at the end.
  */
 #ifndef KVT_CLIENT_WIRE_IO_H
 #define KVT_CLIENT_WIRE_IO_H
@@ -21,17 +21,17 @@ typedef struct wire_reader {
 } wire_reader;
 
 /* n_bytes bytes of the body, or NULL. */
-const uint8_t *wire_take(wire_reader *r, size_t n_bytes);
-uint8_t wire_take_u8(wire_reader *r);
-uint16_t wire_take_u16(wire_reader *r);
-uint32_t wire_take_u32(wire_reader *r);
-uint64_t wire_take_u64(wire_reader *r);
-void wire_take_token(wire_reader *r, uint8_t *to);
+const uint8_t *kvt_wire_take(wire_reader *r, size_t n_bytes);
+uint8_t kvt_wire_take_u8(wire_reader *r);
+uint16_t kvt_wire_take_u16(wire_reader *r);
+uint32_t kvt_wire_take_u32(wire_reader *r);
+uint64_t kvt_wire_take_u64(wire_reader *r);
+void kvt_wire_take_token(wire_reader *r, uint8_t *to);
 /* A string of at most max_bytes without NUL. */
-kvt_wire_str wire_take_str(wire_reader *r, size_t max_bytes);
+kvt_wire_str kvt_wire_take_str(wire_reader *r, size_t max_bytes);
 /* KVT_EPROTO if something was missing or is left over. */
-kvt_status wire_end(const wire_reader *r);
+kvt_status kvt_wire_end(const wire_reader *r);
 
-void wire_put_str(kvt_writer *w, const kvt_wire_str *text);
+void kvt_wire_put_text(kvt_writer *w, const kvt_wire_str *text);
 
 #endif

@@ -5,7 +5,7 @@
 void kvt_wire_put_hello_req(kvt_writer *w, const kvt_hello_req *req) {
     kvt_wire_put_bytes(w, req->token, sizeof req->token);
     kvt_wire_put_u32(w, req->pid);
-    wire_put_str(w, &req->name);
+    kvt_wire_put_text(w, &req->name);
 }
 
 void kvt_wire_put_hello_rep(kvt_writer *w, const kvt_hello_rep *rep) {
@@ -19,14 +19,14 @@ void kvt_wire_put_hello_rep(kvt_writer *w, const kvt_hello_rep *rep) {
     kvt_wire_put_u32(w, rep->page_tokens);
     kvt_wire_put_u32(w, rep->grace_ms);
     kvt_wire_put_u64(w, rep->arena_bytes);
-    wire_put_str(w, &rep->arena_path);
-    wire_put_str(w, &rep->staging_dir);
-    wire_put_str(w, &rep->tenant);
+    kvt_wire_put_text(w, &rep->arena_path);
+    kvt_wire_put_text(w, &rep->staging_dir);
+    kvt_wire_put_text(w, &rep->tenant);
 }
 
 void kvt_wire_put_stage_req(kvt_writer *w, const kvt_stage_req *req) {
     kvt_wire_put_u64(w, req->bytes);
-    wire_put_str(w, &req->name);
+    kvt_wire_put_text(w, &req->name);
 }
 
 void kvt_wire_put_realm_req(kvt_writer *w, const kvt_realm_req *req) {

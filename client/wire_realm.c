@@ -74,22 +74,22 @@ kvt_status kvt_wire_realm_encode(const kvt_realm *realm, uint8_t *to, size_t roo
 }
 
 static void take_name(wire_reader *r, uint8_t tag, char *to) {
-    if (wire_take_u8(r) != tag)
+    if (kvt_wire_take_u8(r) != tag)
         r->failed = 1;
-    kvt_wire_str name = wire_take_str(r, KVT_MAX_NAME_BYTES);
+    kvt_wire_str name = kvt_wire_take_str(r, KVT_MAX_NAME_BYTES);
     memcpy(to, name.at, name.n_bytes);
     to[name.n_bytes] = 0;
 }
 
 /* Exactly n numbers; returns how many were there for n = 0 (any number up to max). */
 static uint32_t take_numbers(wire_reader *r, uint8_t tag, uint32_t n, uint32_t max, uint32_t *to) {
-    if (wire_take_u8(r) != tag)
+    if (kvt_wire_take_u8(r) != tag)
         r->failed = 1;
-    uint32_t n_bytes = wire_take_u16(r);
+    uint32_t n_bytes = kvt_wire_take_u16(r);
     uint32_t there = n_bytes / (uint32_t)sizeof *to;
     if (n_bytes % sizeof *to || there == 0 || there > max || (n && there != n))
         r->failed = 1;
-    const uint8_t *at = wire_take(r, n_bytes);
+    const uint8_t *at = kvt_wire_take(r, n_bytes);
     if (!at)
         return 0;
     kvt_wire_get_tokens(at, there, to);
@@ -130,7 +130,7 @@ kvt_status kvt_wire_realm_decode(const uint8_t *bytes, size_t n_bytes, kvt_realm
     take_name(&r, TAG_MODEL + 4, names->salt);
     take_name(&r, TAG_CODEC, names->codec);
     take_geometry(&r, &realm.geometry);
-    if (wire_end(&r) != KVT_OK || !names->model[0] || !names->codec[0])
+    if (kvt_wire_end(&r) != KVT_OK || !names->model[0] || !names->codec[0])
         return KVT_EPROTO;
     *ret_realm = realm;
     return KVT_OK;

@@ -1,0 +1,255 @@
+/*
+ * client.h - what the files of the worker library share. Private.
+ *
+ *   client.c    open, close, who is inside        lease.c   acquire, extend, fork, wait, release
+ *   session.c   hello, resuming, realm            pages.c   decode, encode
+ *   call.c      one request and its reply,        seal.c    seal
+ *               undoing what nobody answered      report.c  status, tree
+ *   map_host.c  the mapped arena                  staging.c the staging file and its slots
+ *   transport_nng.c  messages                     error.c   words and memory
+ *
+ * THREADS. `lock` covers what is marked so; nothing that blocks is done under it. Bringing a
+ * session up takes several round trips and belongs to one thread at a time: whoever holds the GATE
+ * (`gate`, under `lock`, others wait for `changed`). Fields of the session are written by the
+ * holder of the gate, under the lock, and read under the lock.
+ *
+ * EPOCHS. Each new session is an epoch. Leases, staging files and undo entries belong to the epoch
+ * they were made in; of an older one they are worthless, because the daemon has forgotten them.
+ */
+#ifndef KVT_CLIENT_CLIENT_H
+#define KVT_CLIENT_CLIENT_H
+
+#include <pthread.h>
+
+#include "client/assert.h"
+#include "client/error.h"
+#include "client/kvtrunk.h"
+#include "client/transport.h"
+#include "client/wire.h"
+#include "kernels/page.h"
+
+/* A mapped arena. It stays mapped until the last lease that was made under it is gone. */
+typedef struct kvt_arena {
+    struct kvt_arena *next; /* of the client's; under its lock */
+    uint32_t refs;          /* leases, and the client for the current one; under its lock */
+    const uint8_t *base;
+    size_t n_bytes;
+    uint64_t boot_id;
+    const uint64_t *generations;
+    uint64_t max_frames;
+    const uint8_t *data;
+    uint64_t data_bytes;
+} kvt_arena;
+
+typedef struct kvt_staging kvt_staging; /* staging.c */
+
+/* What the daemon said, and what has been set up since. A copy of it goes with every request. */
+typedef struct kvt_session {
+    int up;              /* HELLO was said on the connection that is there now */
+    uint64_t connection; /* counts HELLOs: tells whether somebody else has said it meanwhile */
+    uint64_t epoch;      /* counts new sessions; 0: none yet */
+    uint64_t boot_id;
+    uint8_t token[KVT_WIRE_TOKEN_BYTES];
+    uint32_t number;
+    uint32_t realm;     /* 0: not registered in this epoch */
+    int staged;         /* the daemon knows the current staging file */
+    uint32_t max_bytes; /* of a message */
+} kvt_session;
+
+/* A page that was encoded for a lease and not yet sealed. */
+typedef struct kvt_encoded {
+    uint32_t page;
+    uint32_t bytes;
+    uint32_t slot;
+    kvt_staging *staging;
+} kvt_encoded;
+
+struct kvt_lease {
+    kvt_client *client;
+    kvt_lease *next_undo; /* under the client's lock, once it is an undo entry */
+    uint64_t undo_number; /* 0: RELEASE id; else CANCEL this request */
+
+    uint64_t id;
+    uint64_t epoch;
+    uint32_t session; /* number of the session, to tell others' pages from our own */
+    int lost;         /* the daemon does not know it, or nobody knows what path it names */
+    kvt_arena *arena; /* of its epoch */
+    uint32_t n_tokens;
+    uint32_t held_tokens;
+    uint32_t computing_tokens;
+    uint32_t claimed_tokens;
+    uint32_t foreign_pages;
+    uint32_t n_pages; /* that cover held_tokens: pages[0 .. n_pages), checked against the arena */
+    uint32_t room_pages;
+    kvt_wire_page *pages;
+    uint32_t n_encoded; /* by rising page number */
+    uint32_t room_encoded;
+    kvt_encoded *encoded;
+};
+
+struct kvt_client {
+    /* Set by kvt_open, then constant. */
+    char *socket;
+    char *name;
+    uint32_t timeout_ms;
+    uint32_t staging_pages;
+    uint32_t flags;
+    int reports_only;
+    uint32_t forks; /* kvt_client_forks of the process that opened it */
+    kvt_geometry geometry;
+    kvt_page_shape shape;
+    size_t n_canonical;
+    uint8_t canonical[KVT_WIRE_MAX_REALM_BYTES];
+    kvt_transport *transport;
+
+    pthread_mutex_t lock; /* of all below, but for staging */
+    pthread_cond_t changed;
+    uint32_t refs;     /* the caller's own, and one of each lease */
+    uint32_t n_inside; /* threads in calls */
+    int closing;
+    int gate;
+    kvt_session session;
+    char arena_path[KVT_WIRE_MAX_PATH + 1];
+    char staging_dir[KVT_WIRE_MAX_PATH + 1];
+    kvt_arena *arena;  /* the session's; NULL: not mapped yet */
+    kvt_arena *arenas; /* all that are mapped */
+    kvt_lease *undo;   /* what the daemon must still be told to let go of */
+    int undoing;       /* a thread is telling it */
+
+    pthread_mutex_t staging_lock; /* of the staging files and their slots; taken before `lock` */
+    kvt_staging *staging;         /* the current one */
+    kvt_staging *stagings;        /* all that are mapped */
+};
+
+/* --- client.c -----------------------------------------------------------------------------------
+ */
+
+/* Every public call is between these two. KVT_ECLOSED, KVT_EFORK. */
+kvt_status kvt_client_enter(kvt_client *c);
+void kvt_client_leave(kvt_client *c);
+int kvt_client_forked(const kvt_client *c);
+void kvt_client_ref(kvt_client *c);
+void kvt_client_unref(kvt_client *c);
+
+/* Waits for `changed` with the lock held. 0: deadline_ms has passed. */
+int kvt_client_wait(kvt_client *c, uint64_t deadline_ms);
+
+/* Sleeps a little before something is tried again; ends early with KVT_ECLOSED or, at the deadline,
+ * with KVT_EBUSY. */
+kvt_status kvt_client_pause(kvt_client *c, uint32_t pause_ms, uint64_t deadline_ms);
+
+/* --- session.c ----------------------------------------------------------------------------------
+ */
+
+enum { KVT_UP_STAGED = 1 }; /* the current staging file must be known to the daemon, too */
+
+/* Sees to it that there is a session with everything set up, and copies it out. */
+kvt_status kvt_session_up(kvt_client *c, int needs, uint64_t deadline_ms, kvt_session *ret_session);
+
+/* The connection that `seen` was on is gone, or does not know its session. */
+void kvt_session_down(kvt_client *c, const kvt_session *seen);
+
+/* The daemon does not know the realm's number of `seen` any more. */
+void kvt_session_forget_realm(kvt_client *c, const kvt_session *seen);
+
+/* --- call.c -------------------------------------------------------------------------------------
+ */
+
+typedef struct kvt_request {
+    uint16_t op;
+    int needs;         /* KVT_UP_... */
+    uint64_t epoch;    /* that it must go to; 0: any. Another one: KVT_ESTALE */
+    uint32_t wait_ms;  /* that the daemon was asked to wait, beyond the client's time-out */
+    size_t body_bytes; /* at most */
+    /* Writes the body; called once for each time it is sent. NULL: an empty body. */
+    void (*put)(kvt_writer *w, const kvt_session *s, const void *context);
+    const void *context;
+} kvt_request;
+
+typedef struct kvt_reply {
+    kvt_message *message; /* the body lies in it; kvt_reply_free */
+    const uint8_t *body;
+    size_t n_body;
+    kvt_session session; /* that it was sent in */
+    uint64_t number;     /* of the request; 0: it was never sent */
+    int unanswered;      /* it was sent and no reply came: done or not, nobody knows */
+} kvt_reply;
+
+/* When a call that begins now has to end. */
+uint64_t kvt_client_deadline(const kvt_client *c);
+
+/*
+ * One request and its reply, until deadline_ms and the request's wait_ms. *ret_reply is set in any
+ * case (number, unanswered, session); message only with KVT_OK. Resumes the session or makes a new
+ * one as needed, and sends the request again if the daemon says that it has done nothing.
+ */
+kvt_status kvt_client_call(kvt_client *c, const kvt_request *request, uint64_t deadline_ms,
+                           kvt_reply *ret_reply);
+
+/* One message there and back in the session s; nothing is repeated. */
+kvt_status kvt_client_exchange(kvt_client *c, const kvt_session *s, const kvt_request *request,
+                               uint64_t deadline_ms, kvt_reply *ret_reply);
+void kvt_reply_free(kvt_reply *reply);
+
+/* Says what the daemon's nonsense was, cuts the connection, returns KVT_EPROTO. */
+kvt_status kvt_client_nonsense(kvt_client *c, const char *what);
+
+/* Takes over a lease that holds nothing of its own any more: the daemon is told with the next call,
+ * if the lease's epoch still is then. number: of the ACQUIRE or FORK to cancel; 0: RELEASE its id.
+ */
+void kvt_client_undo(kvt_client *c, kvt_lease *lease, uint64_t number);
+
+/* --- map_host.c ---------------------------------------------------------------------------------
+ */
+
+/* Maps the arena read-only. KVT_EIO, KVT_EDENIED, KVT_EPROTO (it is not the daemon's arena). */
+kvt_status kvt_arena_map(const char *path, uint64_t boot_id, kvt_arena **ret_arena);
+void kvt_arena_unmap(kvt_arena *arena);
+
+/* Does the page lie inside? */
+int kvt_arena_has(const kvt_arena *arena, const kvt_wire_page *page);
+
+/* The page's bytes; has it still the generation of the lease? First before, then after reading. */
+const uint8_t *kvt_arena_page(const kvt_arena *arena, const kvt_wire_page *page);
+int kvt_arena_is_fresh(const kvt_arena *arena, const kvt_wire_page *page);
+int kvt_arena_was_fresh(const kvt_arena *arena, const kvt_wire_page *page);
+
+/* --- staging.c ----------------------------------------------------------------------------------
+ */
+
+/* A slot for one page of a lease of that epoch. KVT_EFULL, KVT_EIO, KVT_ENOMEM, KVT_ESTALE. */
+kvt_status kvt_staging_take(kvt_client *c, uint64_t epoch, kvt_staging **ret_staging,
+                            uint32_t *ret_slot);
+
+/* Gives it back. unsafe: the daemon may still be reading it. */
+void kvt_staging_give(kvt_client *c, kvt_staging *staging, uint32_t slot, int unsafe);
+
+void *kvt_staging_at(const kvt_staging *staging, uint32_t slot, size_t *ret_bytes);
+uint64_t kvt_staging_offset(const kvt_staging *staging, uint32_t slot);
+
+/* The current file of the epoch, made if there is none, for a STAGE: its name (of up to
+ * KVT_WIRE_MAX_PATH bytes, with its zero) and size. KVT_EIO, KVT_ENOMEM. */
+kvt_status kvt_staging_announce(kvt_client *c, uint64_t epoch, char *name, uint64_t *ret_bytes);
+/* The daemon has opened the file of that name. */
+void kvt_staging_known(kvt_client *c, const char *name);
+
+void kvt_staging_close(kvt_client *c);
+
+/* --- lease.c ------------------------------------------------------------------------------------
+ */
+
+/* As kvt_client_enter, and KVT_ESTALE if the lease is lost or of an older epoch. */
+kvt_status kvt_lease_enter(kvt_lease *lease);
+
+/* The path and pages of `lease` are brought up to date from a list that starts at first_page.
+ * KVT_EPROTO: the list is nonsense; the lease is as it was. */
+kvt_status kvt_lease_take_pages(kvt_lease *lease, uint32_t held_tokens, uint32_t first_page,
+                                uint32_t n_pages, const uint8_t *pages);
+
+/* Asks for what is held now (WAIT without waiting), until deadline_ms. */
+kvt_status kvt_lease_refresh(kvt_lease *lease, uint64_t deadline_ms);
+
+/* Notes what an error answer means for the lease: one that the daemon does not know is lost. */
+kvt_status kvt_lease_failed(kvt_lease *lease, kvt_status status);
+
+#endif

@@ -1,0 +1,112 @@
+/* seal.c - handing encoded pages in. */
+#include "client/client.h"
+
+#include <string.h>
+
+enum { SEAL_AGAIN_MS = 2 };
+
+typedef struct seal_args {
+    const kvt_lease *lease;
+    uint32_t n_pages; /* the first of lease->encoded */
+} seal_args;
+
+static void put_seal(kvt_writer *w, const kvt_session *s, const void *context) {
+    const seal_args *a = context;
+    (void)s;
+    kvt_seal_req req = {.lease = a->lease->id, .n_pages = a->n_pages};
+    kvt_wire_put_seal_req(w, &req);
+    for (uint32_t i = 0; i < a->n_pages; i++) {
+        const kvt_encoded *e = &a->lease->encoded[i];
+        kvt_seal_page page = {
+            .page = e->page, .bytes = e->bytes, .offset = kvt_staging_offset(e->staging, e->slot)};
+        kvt_wire_put_seal_page(w, &page);
+    }
+}
+
+/* Gives back the first n slots. unsafe: the daemon may be reading them still. */
+static void give_slots(kvt_lease *lease, uint32_t n, int unsafe) {
+    for (uint32_t i = 0; i < n; i++)
+        kvt_staging_give(lease->client, lease->encoded[i].staging, lease->encoded[i].slot, unsafe);
+    lease->n_encoded -= n;
+    memmove(lease->encoded, lease->encoded + n, lease->n_encoded * sizeof *lease->encoded);
+}
+
+/* What is held now. The list starts at the first page of the message; if others have sealed the
+ * pages in front of it meanwhile, those have to be asked for. */
+static kvt_status take_seal(kvt_lease *lease, const kvt_seal_rep *rep, uint32_t first_page,
+                            uint64_t deadline_ms) {
+    uint32_t held = rep->held_tokens < lease->n_tokens ? rep->held_tokens : lease->n_tokens;
+    uint32_t computing_end = lease->held_tokens + lease->computing_tokens;
+    if (held < lease->held_tokens)
+        return kvt_client_nonsense(lease->client, "its answer to SEAL");
+    if (first_page > lease->held_tokens / lease->client->geometry.page_tokens)
+        return held == lease->held_tokens ? KVT_OK : kvt_lease_refresh(lease, deadline_ms);
+    kvt_status status = kvt_lease_take_pages(lease, held, first_page, rep->n_pages, rep->pages);
+    if (status == KVT_OK)
+        lease->computing_tokens = computing_end > held ? computing_end - held : 0;
+    return status;
+}
+
+/* One message. *ret_page_status: of the first page that was not sealed. */
+static kvt_status seal_once(kvt_lease *lease, const seal_args *args, uint64_t deadline_ms,
+                            kvt_status *ret_page_status, uint32_t *ret_sealed_tokens,
+                            int *ret_unanswered) {
+    kvt_request request = {.op = KVT_OP_SEAL,
+                           .needs = KVT_UP_STAGED,
+                           .epoch = lease->epoch,
+                           .body_bytes = 12 + (size_t)args->n_pages * 16,
+                           .put = put_seal,
+                           .context = args};
+    uint32_t first_page = lease->encoded[0].page;
+    kvt_reply reply;
+    kvt_seal_rep rep;
+    kvt_status status = kvt_client_call(lease->client, &request, deadline_ms, &reply);
+    *ret_unanswered = reply.unanswered;
+    if (status != KVT_OK)
+        return kvt_lease_failed(lease, status);
+    if (kvt_wire_get_seal_rep(reply.body, reply.n_body, &rep) != KVT_OK) {
+        status = kvt_client_nonsense(lease->client, "its answer to SEAL");
+    } else {
+        *ret_page_status = (kvt_status)rep.page_status;
+        *ret_sealed_tokens = rep.held_tokens < lease->n_tokens ? rep.held_tokens : lease->n_tokens;
+        status = take_seal(lease, &rep, first_page, deadline_ms);
+    }
+    kvt_reply_free(&reply);
+    return status;
+}
+
+/* The first pages of the list, as many as a message takes. The daemon says KVT_EBUSY when it copies
+ * for too many others: it has not begun, so ask again. */
+static kvt_status seal_some(kvt_lease *lease, uint64_t deadline_ms, uint32_t *ret_sealed_tokens) {
+    seal_args args = {.lease = lease, .n_pages = lease->n_encoded};
+    if (args.n_pages > KVT_MAX_SEAL_PAGES)
+        args.n_pages = KVT_MAX_SEAL_PAGES;
+    kvt_status status, page_status = KVT_OK;
+    int unanswered;
+    do
+        status = seal_once(lease, &args, deadline_ms, &page_status, ret_sealed_tokens, &unanswered);
+    while (status == KVT_EBUSY &&
+           (status = kvt_client_pause(lease->client, SEAL_AGAIN_MS, deadline_ms)) == KVT_OK);
+    give_slots(lease, args.n_pages, unanswered);
+    if (status == KVT_OK && page_status != KVT_OK)
+        status = kvt_error(page_status, "the page at token %u was not sealed: %s",
+                           *ret_sealed_tokens, kvt_status_text(page_status));
+    return status;
+}
+
+kvt_status kvt_seal(kvt_lease *lease, size_t *ret_sealed_tokens) {
+    uint32_t sealed_tokens = lease ? lease->held_tokens : 0;
+    kvt_status status = kvt_lease_enter(lease);
+    if (status == KVT_OK) {
+        uint64_t deadline_ms = kvt_client_deadline(lease->client);
+        while (lease->n_encoded > 0 && status == KVT_OK)
+            status = seal_some(lease, deadline_ms, &sealed_tokens);
+        /* Behind one that was not sealed nothing can be; what is left was not named in a message.
+         */
+        give_slots(lease, lease->n_encoded, 0);
+        kvt_client_leave(lease->client);
+    }
+    if (ret_sealed_tokens)
+        *ret_sealed_tokens = sealed_tokens;
+    return status;
+}

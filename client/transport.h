@@ -1,0 +1,56 @@
+/*
+ * transport.h - messages to the daemon and back. What is behind it is known to transport_nng.c
+ * alone.
+ *
+ * One transport is one connection that makes itself again whenever it breaks. Any number of threads
+ * may be in kvt_transport_call at once; replies find their caller.
+ */
+#ifndef KVT_CLIENT_TRANSPORT_H
+#define KVT_CLIENT_TRANSPORT_H
+
+#include "client/kvtrunk.h"
+
+typedef struct kvt_transport kvt_transport;
+
+/* A message of n bytes, not yet written to. NULL: no memory. */
+typedef struct kvt_message kvt_message;
+kvt_message *kvt_message_new(size_t n_bytes);
+void *kvt_message_bytes(kvt_message *message, size_t *ret_n_bytes);
+void kvt_message_cut(kvt_message *message, size_t n_bytes); /* to its first n_bytes */
+void kvt_message_free(kvt_message *message);                /* NULL is accepted */
+
+/* A clock that never goes back. */
+uint64_t kvt_now_ms(void);
+
+/* Begins to connect, and does not wait for it. KVT_EINVAL: the path is too long for a socket;
+ * KVT_ENOMEM. */
+kvt_status kvt_transport_open(const char *path, kvt_transport **ret_transport);
+
+/* No call may be inside. NULL is accepted. */
+void kvt_transport_close(kvt_transport *t);
+
+/*
+ * Sends a request and waits for its reply, until deadline_ms at most. The message is consumed. Its
+ * number (PROTOCOL.md "Header") is filled in here, where the order in which requests of several
+ * threads go out is settled; *ret_number is it, and 0 as long as nothing was sent. Both outputs are
+ * set in any case.
+ *
+ * KVT_ECONN: there is nobody at the socket (told at once), or the connection broke; KVT_ETIMEDOUT;
+ * KVT_ECLOSED: kvt_transport_stop; KVT_ENOMEM. After any of them with *ret_number != 0 the daemon
+ * may have done it or not.
+ */
+kvt_status kvt_transport_call(kvt_transport *t, kvt_message *request, uint64_t deadline_ms,
+                              uint64_t *ret_number, kvt_message **ret_reply);
+
+/* Is there a connection at the moment? */
+int kvt_transport_connected(kvt_transport *t);
+
+/* Cuts the connection; a new one is made. For when nobody knows any more what the other side
+ * thinks of this one. */
+void kvt_transport_reset(kvt_transport *t);
+
+/* stop = 1: every call, of now and later, ends with KVT_ECLOSED at once. 0: calls are served again.
+ */
+void kvt_transport_stop(kvt_transport *t, int stop);
+
+#endif
