@@ -18,16 +18,12 @@ static int32_t level(const rotated_codec *codec, uint32_t i) {
     return codec->bits == 4 ? kvt_w4v_level(i) : kvt_w2v_level(i);
 }
 
-static uint8_t quantise(const rotated_codec *codec, int32_t y, int32_t max) {
+static uint8_t quantise(const rotated_codec *codec, const int32_t *thresholds, int32_t y) {
     int32_t magnitude = y < 0 ? -y : y;
-    uint32_t sign = 1u << (codec->bits - 1), i = 0;
-    while (i + 1 < sign) {
-        int32_t border = codec->bits == 4 ? kvt_w4v_border(i) : kvt_w2v_border();
-        if (magnitude <= kvt_rotated_threshold(border, codec->sixteenths, max))
-            break;
-        i++;
-    }
-    return (uint8_t)(y < 0 ? sign | i : i);
+    uint32_t sign = 1u << (codec->bits - 1), code = y < 0 ? sign : 0;
+    for (uint32_t i = 0; i + 1 < sign; i++)
+        code += magnitude > thresholds[i];
+    return (uint8_t)code;
 }
 
 /* n elements that share a scale, n a multiple of the transform's block; `first` is the first one's
@@ -54,8 +50,13 @@ static uint16_t encode_block(const rotated_codec *codec, const float *x, uint32_
         int32_t magnitude = y[i] < 0 ? -y[i] : y[i];
         max = magnitude > max ? magnitude : max;
     }
+    int32_t thresholds[7];
+    for (uint32_t i = 0; i + 1 < 1u << (codec->bits - 1); i++) {
+        int32_t border = codec->bits == 4 ? kvt_w4v_border(i) : kvt_w2v_border();
+        thresholds[i] = kvt_rotated_threshold(border, codec->sixteenths, max);
+    }
     for (uint32_t i = 0; i < n; i++)
-        codes[i] = quantise(codec, y[i], max);
+        codes[i] = quantise(codec, thresholds, y[i]);
     float per_element = kvt_div(codec->scale, (float)(int32_t)rotation);
     return kvt_half_of_float(kvt_mul(kvt_mul((float)max, amax), per_element));
 }
@@ -104,10 +105,11 @@ void kvt_ref_decode_rotated(const kvt_unit *unit, const void *from, uint32_t fir
         }
         for (uint32_t d = 0; d < padded; d += rotation)
             kvt_walsh_hadamard(w + d, rotation);
+        float scale = 0;
         for (uint32_t d = 0; d < unit->dim; d++) {
-            float scale = kvt_get_half(scales, d / KVT_ROW_BLOCK);
-            int32_t sum = kvt_rotation_sign(d) ? -w[d] : w[d];
-            row[d] = kvt_rotated_value(sum, kvt_mul(scale, KVT_ROTATED_SCALE_DOWN));
+            if (d % KVT_ROW_BLOCK == 0)
+                scale = kvt_mul(kvt_get_half(scales, d / KVT_ROW_BLOCK), KVT_ROTATED_SCALE_DOWN);
+            row[d] = kvt_rotated_value(kvt_rotation_sign(d) ? -w[d] : w[d], scale);
         }
         kvt_ref_store_row(unit, row, out);
     }

@@ -1,7 +1,11 @@
 /* fp8t, i8v, i4s: one scale for each block of a row. fp8s: one scale for all, from the engine. */
 #include "kernels/codec_ref.h"
 
-/* What tells these codecs apart: x is coded as quantise(x / s), and means value(code) * s. */
+/*
+ * What tells these codecs apart: x is coded as quantise(x / s), and means value(code) * s. The two
+ * functions that take a scaled_codec are inlined where it is a constant, and so are the calls
+ * through it.
+ */
 typedef struct scaled_codec {
     float largest; /* s = f16(amax / largest) */
     uint32_t bits;
@@ -19,7 +23,7 @@ static uint8_t quantise_e5m2(float x, uint32_t *saturated) {
     return kvt_e5m2_of_float(x);
 }
 
-static uint8_t quantise_integer(float x, int32_t largest, uint32_t *saturated) {
+static inline uint8_t quantise_integer(float x, int32_t largest, uint32_t *saturated) {
     int32_t code = kvt_rint(x), clamped = kvt_clamp(code, -largest, largest);
     *saturated += code != clamped;
     return (uint8_t)clamped;
@@ -45,9 +49,11 @@ static const scaled_codec fp8t = {448, 8, quantise_e4m3, kvt_float_of_e4m3};
 static const scaled_codec i8v = {127, 8, quantise_i8, value_i8};
 static const scaled_codec i4s = {7, 4, quantise_i4, value_i4};
 
+#define INLINED static inline __attribute__((always_inline))
+
 /* One row: a scale for each block, and codes. */
-static void encode_row(const scaled_codec *codec, const float *x, uint32_t dim, uint32_t block,
-                       uint8_t *scales, uint8_t *codes_at, uint32_t *saturated) {
+INLINED void encode_row(const scaled_codec *codec, const float *x, uint32_t dim, uint32_t block,
+                        uint8_t *scales, uint8_t *codes_at, uint32_t *saturated) {
     uint8_t codes[KVT_MAX_HEAD_DIM];
     for (uint32_t first = 0; first < dim; first += block) {
         uint32_t end = first + block < dim ? first + block : dim;
@@ -63,8 +69,8 @@ static void encode_row(const scaled_codec *codec, const float *x, uint32_t dim, 
     kvt_ref_pack(codec->bits, codes, dim, codes_at);
 }
 
-static bool encode_scaled(const scaled_codec *codec, const kvt_unit *unit, const void *from,
-                          size_t stride_bytes, void *to, uint32_t *saturated) {
+INLINED bool encode_scaled(const scaled_codec *codec, const kvt_unit *unit, const void *from,
+                           size_t stride_bytes, void *to, uint32_t *saturated) {
     kvt_unit_layout at = kvt_unit_layout_of(unit->codec, unit->dim, unit->rows);
     uint32_t block = kvt_row_block(unit->codec, unit->dim), clamped = 0;
     uint8_t *out = to;
@@ -80,8 +86,8 @@ static bool encode_scaled(const scaled_codec *codec, const kvt_unit *unit, const
     return true;
 }
 
-static void decode_scaled(const scaled_codec *codec, const kvt_unit *unit, const void *from,
-                          uint32_t first_row, uint32_t n_rows, void *to, size_t stride_bytes) {
+INLINED void decode_scaled(const scaled_codec *codec, const kvt_unit *unit, const void *from,
+                           uint32_t first_row, uint32_t n_rows, void *to, size_t stride_bytes) {
     kvt_unit_layout at = kvt_unit_layout_of(unit->codec, unit->dim, unit->rows);
     uint32_t block = kvt_row_block(unit->codec, unit->dim);
     const uint8_t *in = from;
@@ -91,8 +97,12 @@ static void decode_scaled(const scaled_codec *codec, const kvt_unit *unit, const
         float row[KVT_MAX_HEAD_DIM];
         const uint8_t *scales = in + at.row_stats_offset + r * at.row_stats_bytes;
         kvt_ref_unpack(codec->bits, in + at.codes_offset + r * at.row_code_bytes, unit->dim, codes);
-        for (uint32_t d = 0; d < unit->dim; d++)
-            row[d] = kvt_mul(codec->value(codes[d]), kvt_get_half(scales, d / block));
+        for (uint32_t b = 0; b * block < unit->dim; b++) {
+            float scale = kvt_get_half(scales, b);
+            uint32_t first = b * block, end = first + block < unit->dim ? first + block : unit->dim;
+            for (uint32_t d = first; d < end; d++)
+                row[d] = kvt_mul(codec->value(codes[d]), scale);
+        }
         kvt_ref_store_row(unit, row, out);
     }
 }

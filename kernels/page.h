@@ -1,6 +1,6 @@
 /*
- * page.h - encoded pages: header, segment table, units. The format is kernels/FORMAT.md; this is its
- * only reader and writer.
+ * page.h - encoded pages: header, segment table, units. The format is kernels/FORMAT.md; this is
+ * its only reader and writer.
  *
  *   page := header (KVT_PAGE_HEADER_BYTES) segment...            at most KVT_PAGE_MAX_SEGMENTS
  *   segment := for each layer: part 0 unit of each head, part 1 unit of each head
@@ -56,7 +56,7 @@ typedef struct kvt_codec_range {
  * per realm by kvt_page_shape_init; everything below takes it.
  */
 typedef struct kvt_page_shape {
-    uint32_t kind; /* kvt_kind */
+    uint32_t kind;  /* kvt_kind */
     uint32_t dtype; /* kvt_dtype */
     uint32_t n_layers;
     uint32_t n_kv_heads;
@@ -97,8 +97,8 @@ kvt_status kvt_page_encode(const kvt_page_shape *shape, uint32_t rows, const kvt
  * keep_rows .. rows - 1 are encoded from `from` as one more segment (token 0 of `from` is row 0 of
  * the PAGE; rows before keep_rows are not read). keep_rows = rows only copies. `page` must have
  * passed kvt_page_check. KVT_ELIMIT: more than KVT_PAGE_MAX_SEGMENTS segments would be needed, or
- * to_bytes is too small; the caller then encodes the page whole. Its kept rows keep their bits if he
- * does that with the shape of codec set "f16": such a page is one of this shape too.
+ * to_bytes is too small; the caller then encodes the page whole. Its kept rows keep their bits if
+ * he does that with the shape of codec set "f16": such a page is one of this shape too.
  */
 kvt_status kvt_page_encode_cow(const kvt_page_shape *shape, const void *page, size_t page_bytes,
                                uint32_t keep_rows, uint32_t rows, const kvt_layout *from, void *to,
