@@ -25,3 +25,8 @@ foreach(name kill cut death)
     kvt_test(e2e_${name} SOURCES e2e/${name}.c e2e/e2e.c LIBS kvtrunk_static kvt_oracle
              LABELS e2e NEEDS kvtrunkd TIMEOUT 300)
 endforeach()
+
+kvt_test(test_json_scan SOURCES test_json_scan.c LIBS kvt_config)
+kvt_test(test_config SOURCES test_config.c LIBS kvt_config)
+kvt_test(test_inbox SOURCES test_inbox.c LIBS kvt_daemon LABELS threads)
+kvt_test(test_jobs SOURCES test_jobs.c LIBS kvt_daemon LABELS threads)
