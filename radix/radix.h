@@ -9,8 +9,8 @@
  *   [page: 64 tokens]-[page]-[page]-+-[page]-[page: 17 tokens]     <- a short page is always a leaf
  *                                   '-[page]-[page]
  *
- * A node is one PAGE: an edge of the radix tree labelled with up to page_tokens tokens. The label is
- * the unit of sharing, so diverging never splits a label: the two pages become siblings, and the
+ * A node is one PAGE: an edge of the radix tree labelled with up to page_tokens tokens. The label
+ * is the unit of sharing, so diverging never splits a label: the two pages become siblings, and the
  * second one's leading rows are copied on write by whoever fills it. That is why there is no split
  * operation, why a node's id never changes while it lives (pins, spills and readers may name it),
  * and why no two indexes can disagree about who owns a half. Long runs without branches cost
@@ -22,9 +22,9 @@
  * query's own place, and is found by comparing tokens: a hash decides nothing anywhere.
  *
  * Who may go. A node is BUSY if it is pinned or has a busy child; everything else may go, leaves
- * first: only the tail of a path is ever removed. Leaves that are not pinned stand in a heap ordered
- * by (key, deeper first): the policy sets the keys, radix_coldest gives the first to go. Counts of
- * busy and idle nodes are kept exactly at every step, never estimated.
+ * first: only the tail of a path is ever removed. Leaves that are not pinned stand in a heap
+ * ordered by (key, deeper first): the policy sets the keys, radix_coldest gives the first to go.
+ * Counts of busy and idle nodes are kept exactly at every step, never estimated.
  *
  * HELD. A node whose bytes are there (in every slot that its realm needs) is marked held by the
  * caller; a match counts held nodes only as far as all in front of them are held as well.
@@ -67,16 +67,16 @@ kvt_status radix_root_remove(radix *tree, radix_node root);
 /* --- match ------------------------------------------------------------------------------------ */
 
 typedef struct radix_match {
-    radix_node node;       /* deepest node all of whose path equals the tokens (a full page, held or
-                              not); `from` if none */
-    uint32_t n_pages;      /* full pages between `from` and node */
-    radix_node held;       /* deepest held node on that path (all in front of it are held too);
-                              `from` if none */
-    uint32_t held_pages;   /* full pages between `from` and held */
-    radix_node partial;    /* a held child of `held` whose leading partial_tokens tokens go on as the
-                              query does; RADIX_NONE if partial_tokens is 0 */
+    radix_node node;     /* deepest node all of whose path equals the tokens (a full page, held or
+                            not); `from` if none */
+    uint32_t n_pages;    /* full pages between `from` and node */
+    radix_node held;     /* deepest held node on that path (all in front of it are held too);
+                            `from` if none */
+    uint32_t held_pages; /* full pages between `from` and held */
+    radix_node partial;  /* a held child of `held` whose leading partial_tokens tokens go on as the
+                            query does; RADIX_NONE if partial_tokens is 0 */
     uint32_t partial_tokens;
-    uint32_t visits;       /* nodes looked at: what a test bounds instead of time */
+    uint32_t visits; /* nodes looked at: what a test bounds instead of time */
 } radix_match;
 
 /*
@@ -108,8 +108,8 @@ kvt_status radix_insert(radix *tree, radix_node parent, const uint32_t *tokens, 
  * leaf (asked for by a caller that must not know better, e.g. a test). */
 kvt_status radix_remove(radix *tree, radix_node node);
 
-/* A pin keeps the node, and so all in front of it. Counted; a root may be pinned. Cost: O(depth) the
- * first time, O(1) where a node below or here is pinned already. */
+/* A pin keeps the node, and so all in front of it. Counted; a root may be pinned. Cost: O(depth)
+ * the first time, O(1) where a node below or here is pinned already. */
 void radix_pin(radix *tree, radix_node node);
 void radix_unpin(radix *tree, radix_node node); /* asserts that it was pinned */
 
@@ -121,13 +121,15 @@ void radix_set_key(radix *tree, radix_node node, uint64_t key);
 void radix_set_held(radix *tree, radix_node node, int held);
 void radix_set_handle(radix *tree, radix_node node, uint32_t slot, uint64_t handle);
 
-/* The leaf without pins that has the smallest key (the deeper one of equals), or RADIX_NONE. O(1). */
+/* The leaf without pins that has the smallest key (the deeper one of equals), or RADIX_NONE. Cost:
+ * O(1). */
 radix_node radix_coldest(const radix *tree);
 
 /* --- look ------------------------------------------------------------------------------------- */
 
-radix_node radix_parent(const radix *tree, radix_node node); /* RADIX_NONE for a root */
-uint32_t radix_depth(const radix *tree, radix_node node);    /* pages from the root; root = 0 */
+/* RADIX_NONE for a root. O(1) for an only child, else O(log siblings). */
+radix_node radix_parent(const radix *tree, radix_node node);
+uint32_t radix_depth(const radix *tree, radix_node node); /* pages from the root; root = 0 */
 const uint32_t *radix_tokens(const radix *tree, radix_node node, uint32_t *ret_n_tokens);
 uint64_t radix_handle(const radix *tree, radix_node node, uint32_t slot);
 uint64_t radix_key(const radix *tree, radix_node node);
@@ -153,12 +155,12 @@ typedef struct radix_counts {
 void radix_count(const radix *tree, radix_counts *ret_counts);
 
 /*
- * A row of the dump: a run of pages without branches (each but the last has exactly one child, and
- * all have the same held and pinned state).
+ * A row of the dump: a run of pages without branches (each but the last has exactly one child, all
+ * have the same held and busy state, and a page with pins of its own is the last).
  */
 typedef struct radix_run {
     radix_node first, last;
-    uint32_t depth;      /* of first, root's children = 1 */
+    uint32_t depth; /* of first, root's children = 1 */
     uint32_t n_pages;
     uint32_t n_tokens;
     uint32_t n_children; /* of last */

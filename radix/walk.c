@@ -76,7 +76,8 @@ static uint32_t count_children(const radix *tree, radix_node node) {
 
 /*
  * The run that starts at first. A pinned page ends its run, so that no pin is hidden: `pins` of the
- * rows are all the pins there are, and of the pages in front of the last none has one of its own.
+ * rows are all the pins there are. Hence busy is the same all along: of pages without a pin of
+ * their own and with one child each, all are busy through the last, or none is.
  */
 static radix_run run_from(const radix *tree, radix_node first) {
     const radix_record *record = record_at(tree, first);
@@ -92,8 +93,7 @@ static radix_run run_from(const radix *tree, radix_node first) {
     while (record->pins == 0) {
         radix_node next = only_child(tree, run.last);
         record = record_at(tree, next);
-        if (next == RADIX_NONE || node_is_held(record) != run.held ||
-            (record->busy > 0) != run.busy)
+        if (next == RADIX_NONE || node_is_held(record) != run.held)
             break;
         run.last = next;
         run.n_pages++;
