@@ -39,7 +39,7 @@ static void i8k_stats(float sum, float rows, float min, float max, uint16_t *m, 
     *m = kvt_half_of_float(kvt_div(sum, rows));
     float offset = kvt_float_of_half(*m);
     float above = kvt_abs(kvt_sub(max, offset)), below = kvt_abs(kvt_sub(min, offset));
-    *s = kvt_half_of_float(kvt_div(above > below ? above : below, 127.0f));
+    *s = kvt_scale_of_float(kvt_div(above > below ? above : below, 127.0f));
 }
 
 /* The smallest and the largest value have codes of their own. Adding 0 makes +0 of -0, whichever of
@@ -47,7 +47,7 @@ static void i8k_stats(float sum, float rows, float min, float max, uint16_t *m, 
 static void i4k_stats(float min, float max, uint16_t *m, uint16_t *s) {
     *m = kvt_half_of_float(kvt_add(min, 0.0f));
     float range = kvt_sub(max, kvt_float_of_half(*m));
-    *s = kvt_half_of_float(range > 0.0f ? kvt_div(range, 15.0f) : 0.0f);
+    *s = kvt_scale_of_float(range > 0.0f ? kvt_div(range, 15.0f) : 0.0f);
 }
 
 /* Four cells of equal width between the smallest and the largest; a code is a cell's middle. (The
@@ -55,7 +55,7 @@ static void i4k_stats(float min, float max, uint16_t *m, uint16_t *s) {
 static void i2k_stats(float min, float max, uint16_t *m, uint16_t *s) {
     float range = kvt_sub(max, min);
     *m = kvt_half_of_float(kvt_add(min, kvt_mul(range, 0.125f)));
-    *s = kvt_half_of_float(kvt_mul(range, 0.25f));
+    *s = kvt_scale_of_float(kvt_mul(range, 0.25f));
 }
 
 bool kvt_ref_encode_channel(const kvt_unit *unit, const void *from, size_t stride_bytes, void *to,

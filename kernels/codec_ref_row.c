@@ -60,7 +60,7 @@ INLINED void encode_row(const scaled_codec *codec, const float *x, uint32_t dim,
         float amax = 0;
         for (uint32_t d = first; d < end; d++)
             amax = kvt_abs(x[d]) > amax ? kvt_abs(x[d]) : amax;
-        uint16_t scale = kvt_half_of_float(kvt_div(amax, codec->largest));
+        uint16_t scale = kvt_scale_of_float(kvt_div(amax, codec->largest));
         kvt_put_half(scales, first / block, scale);
         float inverse = kvt_inverse(kvt_float_of_half(scale));
         for (uint32_t d = first; d < end; d++)

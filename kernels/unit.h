@@ -283,6 +283,13 @@ KVT_UNIT int kvt_is_refused(uint32_t dtype, uint16_t element) {
  * Scales: what all scaled codecs have in common
  * ---------------------------------------------------------------------------------------------- */
 
+/* A scale as it is stored: binary16, and the smallest positive one where rounding would give 0. So
+ * binary16 subnormals, which are multiples of that, come back as they were. (Not for w4v, w2v.) */
+KVT_UNIT uint16_t kvt_scale_of_float(float f) {
+    uint16_t half = kvt_half_of_float(f);
+    return half == 0 && f > 0.0f ? 1 : half;
+}
+
 /* 1 / scale, 0 for 0. */
 KVT_UNIT float kvt_inverse(float scale) {
     return scale > 0.0f ? KVT_DIV(1.0f, scale) : 0.0f;

@@ -61,6 +61,12 @@ def f16(x):
     return half.view(np.uint16), half.astype(f32)
 
 
+def scale_of(x):
+    stored, value = f16(x)
+    zero = (np.asarray(x, f32) > 0) & (value == 0)
+    return np.where(zero, np.uint16(1), stored), np.where(zero, f32(2.0 ** -24), value)
+
+
 def inv(s):
     s = np.asarray(s, f32)
     with np.errstate(divide="ignore"):
@@ -179,7 +185,7 @@ class Scaled:
         stats, codes, saturated = [b""] * len(x), np.zeros(x.shape, np.int64), 0
         for b in self.blocks(x.shape[1]):
             amax = np.abs(x[:, b]).max(axis=1, keepdims=True)
-            stored, s = f16(amax / self.divisor)
+            stored, s = scale_of(amax / self.divisor)
             codes[:, b], n = self.quantise(x[:, b] * inv(s))
             saturated += n
             stats = [old + stored[r].tobytes() for r, old in enumerate(stats)]
@@ -219,7 +225,7 @@ class Channel:
     def encode(self, bits, dtype, scale):
         x = widen(bits, dtype)
         m, s = self.stats(x)
-        (m_bits, m), (s_bits, s) = f16(m), f16(s)
+        (m_bits, m), (s_bits, s) = f16(m), scale_of(s)
         q, saturated = clamped((x - m) * inv(s), self.low, self.high)
         return Unit(pad16(m_bits.tobytes()) + pad16(s_bits.tobytes()), [b""] * len(x),
                     pack(q, self.bits), saturated if self.counts else 0)
