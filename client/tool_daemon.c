@@ -32,7 +32,8 @@ static int config_write(tool_daemon *d, uint64_t max_pages, uint64_t arena_bytes
             "{\n  \"socket\": \"%s\",\n  \"arena\": %llu,\n  \"max_pages\": %llu,\n"
             "  \"page_tokens\": %u,\n  \"max_claimed_pages\": %llu,\n"
             "  \"log_level\": \"warning\"\n}\n",
-            d->socket, (unsigned long long)arena_bytes, (unsigned long long)max_pages, page_tokens);
+            d->socket, (unsigned long long)arena_bytes, (unsigned long long)max_pages, page_tokens,
+            (unsigned long long)max_pages);
     if (fclose(file) != 0)
         return tool_fail(TOOL_SYSTEM, "%s: %s", d->config, strerror(errno));
     return TOOL_OK;

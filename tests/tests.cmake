@@ -25,11 +25,17 @@ foreach(name kill cut death)
     kvt_test(e2e_${name} SOURCES e2e/${name}.c e2e/e2e.c LIBS kvtrunk_static kvt_oracle
              LABELS e2e NEEDS kvtrunkd TIMEOUT 300)
 endforeach()
+add_subdirectory(cuda)
 
 kvt_test(test_json_scan SOURCES test_json_scan.c LIBS kvt_config)
 kvt_test(test_config SOURCES test_config.c LIBS kvt_config)
 kvt_test(test_inbox SOURCES test_inbox.c LIBS kvt_daemon LABELS threads)
 kvt_test(test_jobs SOURCES test_jobs.c LIBS kvt_daemon LABELS threads)
+
+kvt_fuzz(wire SOURCES fuzz_wire.c LIBS kvt_core)
+kvt_fuzz(config SOURCES fuzz_config.c LIBS kvt_config)
+kvt_fuzz(trace SOURCES fuzz_trace.c LIBS kvt_trace)
+kvt_fuzz(page SOURCES fuzz_page.c LIBS kvt_kernels xxhash)
 
 kvt_test(test_radix SOURCES test_radix.c LIBS kvt_radix)
 kvt_test(test_radix_bounds SOURCES test_radix_bounds.c LIBS kvt_radix)
