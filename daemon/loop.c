@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/signalfd.h>
@@ -73,7 +74,20 @@ static void message(shell *sh, const inbox_item *item) {
     server_free_message(item->owner);
 }
 
+/* With "audit" set: does everything still agree, after this? */
+static void audit(const shell *sh, const char *after) {
+    char why[256] = "";
+    if (sh->config.values.audit && core_audit(sh->core, why, sizeof why) != KVT_OK) {
+        log_write(LOG_ERROR, "audit after %s: %s", after, why);
+        abort();
+    }
+}
+
 static void serve_item(shell *sh, const inbox_item *item) {
+    static const char *const names[] = {[INBOX_PIPE_ADDED] = "a connection",
+                                        [INBOX_PIPE_REMOVED] = "the end of a connection",
+                                        [INBOX_MESSAGE] = "a message",
+                                        [INBOX_JOB_DONE] = "a job"};
     switch (item->kind) {
     case INBOX_PIPE_ADDED:
         pipe_added(sh, item);
@@ -88,6 +102,7 @@ static void serve_item(shell *sh, const inbox_item *item) {
         core_job_done(sh->core, item->job);
         break;
     }
+    audit(sh, names[item->kind]);
 }
 
 /* Returns whether more is there. */
@@ -315,6 +330,7 @@ int shell_run(shell *sh) {
         for (uint32_t gone; (gone = watch_next_gone(sh->watch)) != 0;)
             core_peer_gone(sh->core, gone);
         core_due_ms = core_tick(sh->core);
+        audit(sh, "the end of a process, or time");
         now_ms = shell_now_ms(NULL);
         probe_tick(sh, now_ms);
         notify_tick(sh, now_ms);

@@ -196,5 +196,13 @@ const param params[] = {
      .text =
          "Whether `kvtrunk tree` shows the first tokens of each run of pages. They are parts of "
          "prompts: where those who may ask for reports should not see them, say `false`."},
+    {.name = "audit",
+     .type = PARAM_BOOL,
+     .flags = PARAM_RELOADS,
+     .offset = AT(audit),
+     .standard = "false",
+     .text = "Whether the daemon checks all that it knows after everything that happens, and stops "
+             "with SIGABRT when something does not agree. For tests and for the hunt after a "
+             "fault: each check walks every page."},
 };
 const size_t params_n = sizeof params / sizeof *params;

@@ -61,6 +61,7 @@ typedef struct param_values {
     uint64_t drain_ms;
     uint64_t log_level; /* index into its choices: error, warning, info, debug */
     uint64_t tree_tokens;
+    uint64_t audit;
 } param_values;
 
 typedef struct param {

@@ -112,12 +112,12 @@ size_t report_status(const report_facts *facts, const core *c, uint64_t now_ms, 
     json_put_text(&w, "arena_path", facts->arena_path);
     json_put_text(&w, "config_file", facts->config_file);
     json_put_u64(&w, "pid", (uint64_t)getpid());
-    json_put_u64(&w, "uptime_ms", now_ms - facts->started_ms);
+    json_put_u64(&w, "uptime_s", (now_ms - facts->started_ms) / 1000);
     json_put_u64(&w, "listeners_replaced", facts->listeners_replaced);
     put_counts(&w, c);
     put_config(&w, facts->values);
-    json_open(&w, "sessions", '[');
-    if (w.full) /* the room is less than what a message always has */
+    json_open(&w, "sessions_open", '['); /* "sessions" is their number, a count */
+    if (w.full)                          /* the room is less than what a message always has */
         return (size_t)snprintf(to, room, "{\"truncated\":true}");
     int cut = core_each_session(c, put_session, &w);
     w.room = room;
