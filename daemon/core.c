@@ -105,9 +105,10 @@ static kvt_status open_pools(core *c) {
     c->waiters = calloc(c->max_waiters, sizeof *c->waiters);
     c->jobs = calloc(g->max_jobs, sizeof *c->jobs);
     c->copies = calloc((size_t)g->max_jobs * KVT_MAX_SEAL_PAGES, sizeof *c->copies);
-    c->tokens = calloc(KVT_MAX_REQUEST_TOKENS, sizeof *c->tokens);
-    c->path = calloc(KVT_MAX_REQUEST_TOKENS / 16 + 2, sizeof *c->path);
-    c->out = calloc(1, KVT_WIRE_MAX_BYTES);
+    /* Scratch is written before it is read: no need to touch it now. */
+    c->tokens = malloc(KVT_MAX_REQUEST_TOKENS * sizeof *c->tokens);
+    c->path = malloc((KVT_MAX_REQUEST_TOKENS / 16 + 2) * sizeof *c->path);
+    c->out = malloc(KVT_WIRE_MAX_BYTES);
     c->frame_node = calloc(g->max_frames, sizeof *c->frame_node);
     if (!c->pipes || !c->realms || !c->sessions || !c->leases || !c->free_leases || !c->waiters ||
         !c->jobs || !c->copies || !c->tokens || !c->path || !c->out || !c->frame_node)
