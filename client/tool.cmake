@@ -1,6 +1,4 @@
 # The tool, and what it and the tests know of traces and payloads.
-find_package(ZLIB REQUIRED)
-
 add_library(kvt_trace STATIC trace.c trace_pct1.c trace_tokens.c)
 target_include_directories(kvt_trace PUBLIC ${CMAKE_SOURCE_DIR})
 target_link_libraries(kvt_trace PRIVATE ZLIB::ZLIB)
@@ -9,6 +7,17 @@ add_library(kvt_oracle STATIC oracle.c reuse.c)
 target_include_directories(kvt_oracle PUBLIC ${CMAKE_SOURCE_DIR})
 target_link_libraries(kvt_oracle PUBLIC m)
 
-add_executable(kvtrunk_tool tool_main.c tool_status.c tool_replay.c tool_worker.c tool_daemon.c)
+add_executable(kvtrunk_tool
+    tool_daemon.c
+    tool_main.c
+    tool_options.c
+    tool_replay.c
+    tool_replay_crew.c
+    tool_replay_report.c
+    tool_status.c
+    tool_text.c
+    tool_tree.c
+    tool_worker.c
+)
 set_target_properties(kvtrunk_tool PROPERTIES OUTPUT_NAME kvtrunk)
 target_link_libraries(kvtrunk_tool PRIVATE kvtrunk_static kvt_kernels kvt_trace kvt_oracle cjson)

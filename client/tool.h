@@ -1,12 +1,13 @@
 /*
- * tool.h - between the files of the tool `kvtrunk` (client/tool_*.c): its commands, how they read
- * their options, and how they fail.
+ * tool.h - between the files of the program `kvtrunk` (client/tool_*.c): its commands, how they
+ * read their options and explain themselves, how they fail, how they write numbers.
  */
 #ifndef KVT_CLIENT_TOOL_H
 #define KVT_CLIENT_TOOL_H
 
 #include "client/kvtrunk.h"
 
+#include <stdio.h>
 #include <sys/types.h>
 
 /* Exit codes, documented in kvtrunk(1). */
@@ -17,12 +18,45 @@ enum {
     TOOL_NO_DAEMON = 3, /* nobody answers */
     TOOL_BAD_INPUT = 4, /* a file cannot be read or does not parse */
     TOOL_SYSTEM = 5,    /* the system failed (memory, a process, a folder) */
+    TOOL_HELPED = -1,   /* help was asked for and given: the command has nothing more to do */
 };
 
-int tool_status(int argc, char **argv);
-int tool_tree(int argc, char **argv);
-int tool_replay(int argc, char **argv);
-int tool_replay_worker(int argc, char **argv); /* hidden: what replay starts */
+/* --- commands -----------------------------------------------------------------------------------
+ */
+
+typedef struct tool_command {
+    const char *name;
+    const char *operands; /* as the usage line has them, "" for none */
+    const char *summary;  /* a line; NULL: not shown to people */
+    const char *about;    /* paragraphs, laid out */
+    const char *examples; /* lines of a shell, with # comments */
+    int (*run)(const struct tool_command *self, int argc, char **argv);
+} tool_command;
+
+extern const tool_command tool_status, tool_tree, tool_replay;
+extern const tool_command tool_replay_worker; /* what replay starts */
+
+/*
+ * An option of a command: "--name value" or "--name=value"; a flag has no value. Exactly one of
+ * text, number, flag is set, and takes what is given; the last of several counts.
+ */
+typedef struct tool_option {
+    const char *name;
+    const char *value; /* what stands for the value in the help: "N"; NULL for a flag */
+    const char *help;  /* a paragraph, not laid out */
+    const char **text;
+    uint64_t *number;
+    uint64_t low, high; /* of number */
+    int *flag;
+} tool_option;
+
+/*
+ * Reads argv[1 ..] by a table that ends with a row without a name. Arguments that are no options
+ * are operands, at most max_operands. "--help" prints the command's help, made from both tables,
+ * and gives TOOL_HELPED. TOOL_USAGE after a message.
+ */
+int tool_options(const tool_command *command, int argc, char **argv, const tool_option *options,
+                 const char **operands, int max_operands, int *ret_n_operands);
 
 /* "kvtrunk: ..." on standard error; returns the code, so that one can `return tool_fail(...)`. */
 int tool_fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -30,69 +64,44 @@ int tool_fail(int code, const char *format, ...) __attribute__((format(printf, 2
 /* The exit code for a status of the library. */
 int tool_code(kvt_status status);
 
-/*
- * Options of a command: "--name value", "--name=value" or, for a flag, "--name". What is none is an
- * operand.
+/* --- numbers and texts --------------------------------------------------------------------------
  */
-typedef struct tool_option {
-    const char *name;
-    const char **text; /* takes the value; */
-    uint64_t *number;  /* or takes it as a number from low to high; */
-    uint64_t low, high;
-    int *flag; /* or is a flag */
-} tool_option;
-/* Fills in at most max_operands operands. TOOL_OK, or TOOL_USAGE after a message. */
-int tool_options(int argc, char **argv, const tool_option *options, const char **operands,
-                 int max_operands, int *ret_n_operands);
 
-/* "1,234,567" in a static buffer of eight that take turns. */
+/* Each in one of eight static buffers that take turns. "1,234,567"; "1.2 MiB" or "832 bytes". */
 const char *tool_number(uint64_t n);
+const char *tool_size(uint64_t n_bytes);
 
-/* --- replay: options, workers, the private daemon ------------------------------------------------
+/* Writes a JSON string, quotes included. */
+void tool_json_text(FILE *to, const char *text);
+
+double tool_now_s(void); /* a clock that never goes back */
+
+/* --- a daemon of the tool's own -----------------------------------------------------------------
  */
 
-typedef struct replay_options {
-    const char *trace;
-    const char *socket;   /* --connect, or the private daemon's */
-    const char *capacity; /* NULL: room for all */
-    const char *codec, *dtype;
-    uint64_t n_workers, n_requests; /* 0: all */
-    uint64_t layers, heads, head_dim, page_tokens;
-    uint64_t wait_ms, timeout_ms;
-    int json;
-} replay_options;
-
-/* The realm of a replay. The strings live as long as the options. */
-kvt_status replay_realm(const replay_options *options, char *why, size_t why_bytes,
-                        kvt_realm *ret_realm);
-
-/* What a worker counts, and what the workers' counts add up to. */
-typedef struct replay_counts {
-    uint64_t requests, tokens_asked, tokens_served;
-    uint64_t wrong_bytes, bytes_read, pages_sealed, pages_shared;
-    uint64_t errors[KVT_N_STATUS];
-} replay_counts;
-
-/* Messages of a worker to the tool, over fd REPLAY_FD: a u32 kind, a u32 size, the bytes. */
-enum { REPLAY_FD = 3 };
-enum { REPLAY_PROGRESS = 1, REPLAY_LATENCY = 2, REPLAY_END = 3, REPLAY_BROKEN = 4 };
-
-/* A daemon of the tool's own, in a folder of its own. */
 typedef struct tool_daemon {
-    pid_t pid;
+    pid_t pid; /* 0: none runs */
     char folder[128];
     char socket[160];
     char config[160];
 } tool_daemon;
 
-/* Starts kvtrunkd (beside this program, in $KVTRUNKD or in $PATH) with room for so many pages, and
- * returns when it is ready. Fails with a message and an exit code other than TOOL_OK. */
+/*
+ * Starts kvtrunkd in a new folder with room for so many pages, and returns when it is ready. Looked
+ * for in $KVTRUNKD, then beside this program (build tree, then installed places), then in $PATH.
+ * Fails with a message and an exit code other than TOOL_OK; nothing is left behind then.
+ */
 int tool_daemon_start(uint64_t max_pages, uint64_t arena_bytes, uint32_t page_tokens,
                       tool_daemon *ret_daemon);
+
+/* Has it ended by itself? Then says so, forgets it, and returns TOOL_FAILED. */
+int tool_daemon_look(tool_daemon *d);
+
 /* SIGTERM; waits; removes the folder. TOOL_FAILED with a message if it did not end well. */
 int tool_daemon_stop(tool_daemon *d);
 
-/* The page size of this program's binary path: "<folder of the tool>/<name>" into to. */
-int tool_beside(const char *name, char *to, size_t room);
+/* The signal (SIGINT, SIGTERM, SIGHUP) that asked this program to stop, or 0. From the first call
+ * on these signals no longer end the program at once, so that it can clean up. */
+int tool_stopping(void);
 
 #endif

@@ -1,105 +1,219 @@
 /*
- * tool_daemon.c - a daemon of the tool's own: found, configured, started, stopped.
+ * tool_daemon.c - a daemon of the tool's own: found, configured, started, watched, stopped.
  */
 #include "client/tool.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+enum {
+    START_S = 60, /* and a second more for each START_BYTES_S of the arena, which it touches */
+    START_BYTES_S = 200 << 20,
+    STOP_S = 60,
+    LOOK_MS = 50, /* between two looks at a process that is to end */
+};
+
+/* --- signals that ask this program to stop ------------------------------------------------------
+ */
+
+static volatile sig_atomic_t stopping;
+
+static void stop_later(int signal_number) {
+    stopping = signal_number;
+}
+
+int tool_stopping(void) {
+    static int installed;
+    if (!installed) {
+        /* Without SA_RESTART: a call that waits comes back, and the one who made it looks here. */
+        struct sigaction action = {.sa_handler = stop_later};
+        sigemptyset(&action.sa_mask);
+        sigaction(SIGINT, &action, NULL);
+        sigaction(SIGTERM, &action, NULL);
+        sigaction(SIGHUP, &action, NULL);
+        installed = 1;
+    }
+    return stopping;
+}
+
+/* --- start --------------------------------------------------------------------------------------
+ */
+
+/* A program at this place, seen from the folder of this one. */
+static int beside(const char *place, char *to, size_t room) {
+    char self[PATH_MAX];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    if (n <= 0)
+        return 0;
+    self[n] = '\0';
+    *strrchr(self, '/') = '\0';
+    n = snprintf(to, room, "%s/%s", self, place);
+    return n > 0 && (size_t)n < room && access(to, X_OK) == 0;
+}
+
 /* $KVTRUNKD, the build tree, the installed places, $PATH: in this order. */
-static void daemon_find(char *to, size_t room) {
+static void find(char *to, size_t room) {
     const char *named = getenv("KVTRUNKD");
     if (named && *named)
         snprintf(to, room, "%s", named);
-    else if (!tool_beside("../daemon/kvtrunkd", to, room) &&
-             !tool_beside("../sbin/kvtrunkd", to, room) && !tool_beside("kvtrunkd", to, room))
+    else if (!beside("../daemon/kvtrunkd", to, room) && !beside("../sbin/kvtrunkd", to, room) &&
+             !beside("kvtrunkd", to, room))
         snprintf(to, room, "kvtrunkd");
 }
 
-static int config_write(tool_daemon *d, uint64_t max_pages, uint64_t arena_bytes,
+static int write_config(const tool_daemon *d, uint64_t max_pages, uint64_t arena_bytes,
                         uint32_t page_tokens) {
-    FILE *file = fopen(d->config, "w");
+    FILE *file = fopen(d->config, "we");
     if (!file)
         return tool_fail(TOOL_SYSTEM, "%s: %s", d->config, strerror(errno));
+    fputs("{\n  \"socket\": ", file);
+    tool_json_text(file, d->socket);
     fprintf(file,
-            "{\n  \"socket\": \"%s\",\n  \"arena\": %llu,\n  \"max_pages\": %llu,\n"
-            "  \"page_tokens\": %u,\n  \"max_claimed_pages\": %llu,\n"
-            "  \"log_level\": \"warning\"\n}\n",
-            d->socket, (unsigned long long)arena_bytes, (unsigned long long)max_pages, page_tokens,
+            ",\n  \"arena\": %llu,\n  \"max_pages\": %llu,\n  \"page_tokens\": %u,\n"
+            "  \"max_claimed_pages\": %llu,\n  \"log_level\": \"warning\"\n}\n",
+            (unsigned long long)arena_bytes, (unsigned long long)max_pages, page_tokens,
             (unsigned long long)max_pages);
-    if (fclose(file) != 0)
+    int bad = ferror(file);
+    if (fclose(file) != 0 || bad)
         return tool_fail(TOOL_SYSTEM, "%s: %s", d->config, strerror(errno));
     return TOOL_OK;
 }
 
-static int daemon_run(tool_daemon *d) {
-    char program[PATH_MAX], ready[16], line[16] = "";
-    int fds[2];
-    daemon_find(program, sizeof program);
-    if (pipe(fds) != 0)
-        return tool_fail(TOOL_SYSTEM, "pipe: %s", strerror(errno));
-    snprintf(ready, sizeof ready, "%d", fds[1]);
-    d->pid = fork();
-    if (d->pid == 0) {
-        close(fds[0]);
-        execlp(program, "kvtrunkd", "--config", d->config, "--ready-fd", ready, (char *)NULL);
-        tool_fail(TOOL_SYSTEM, "%s: %s; name it with $KVTRUNKD", program, strerror(errno));
-        _exit(127);
+static _Noreturn void become(const char *program, const char *config, int ready_fd) {
+    char ready[16];
+    /* It must not outlive the tool, however that ends. */
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    fcntl(ready_fd, F_SETFD, 0);
+    snprintf(ready, sizeof ready, "%d", ready_fd);
+    execlp(program, "kvtrunkd", "--config", config, "--ready-fd", ready, (char *)NULL);
+    tool_fail(TOOL_SYSTEM, "%s: %s; $KVTRUNKD can name the daemon", program, strerror(errno));
+    _exit(127);
+}
+
+/* Waits for "READY\n". 0: it ended, or the time is over, or this program is to stop. */
+static int wait_ready(int fd, uint64_t arena_bytes) {
+    char line[8] = "";
+    double end = tool_now_s() + START_S + (double)arena_bytes / START_BYTES_S;
+    struct pollfd one = {.fd = fd, .events = POLLIN};
+    for (size_t n = 0; n < 6;) {
+        if (tool_stopping() || tool_now_s() > end)
+            return 0;
+        if (poll(&one, 1, 200) <= 0)
+            continue;
+        ssize_t got = read(fd, line + n, 6 - n);
+        if (got <= 0)
+            return 0;
+        n += (size_t)got;
     }
+    return strcmp(line, "READY\n") == 0;
+}
+
+static int run(tool_daemon *d, uint64_t arena_bytes) {
+    char program[PATH_MAX];
+    int fds[2];
+    find(program, sizeof program);
+    if (pipe2(fds, O_CLOEXEC) != 0)
+        return tool_fail(TOOL_SYSTEM, "pipe: %s", strerror(errno));
+    fflush(NULL);
+    d->pid = fork();
+    if (d->pid == 0)
+        become(program, d->config, fds[1]);
     close(fds[1]);
-    ssize_t n = d->pid > 0 ? read(fds[0], line, sizeof line - 1) : -1;
+    int ready = d->pid > 0 && wait_ready(fds[0], arena_bytes);
     close(fds[0]);
-    if (n >= 5 && strncmp(line, "READY", 5) == 0)
+    if (ready)
         return TOOL_OK;
-    if (d->pid > 0)
-        waitpid(d->pid, NULL, 0);
+    if (d->pid < 0) {
+        d->pid = 0;
+        return tool_fail(TOOL_SYSTEM, "fork: %s", strerror(errno));
+    }
+    kill(d->pid, SIGKILL);
+    waitpid(d->pid, NULL, 0);
     d->pid = 0;
-    return tool_fail(TOOL_SYSTEM, "%s did not start", program);
+    return tool_fail(TOOL_SYSTEM, "the daemon did not start (%s)", program);
+}
+
+static void remove_folder(const tool_daemon *d) {
+    char lock[192];
+    snprintf(lock, sizeof lock, "%s.lock", d->socket);
+    unlink(lock);
+    unlink(d->socket);
+    unlink(d->config);
+    rmdir(d->folder);
 }
 
 int tool_daemon_start(uint64_t max_pages, uint64_t arena_bytes, uint32_t page_tokens,
                       tool_daemon *ret_daemon) {
     const char *tmp = getenv("TMPDIR");
     tool_daemon d = {0};
-    snprintf(d.folder, sizeof d.folder, "%.90s/kvtrunk-replay-XXXXXX", tmp && *tmp ? tmp : "/tmp");
+    tool_stopping();
+    /* A socket's address holds 107 bytes. */
+    if (!tmp || !*tmp || strlen(tmp) > 60)
+        tmp = "/tmp";
+    snprintf(d.folder, sizeof d.folder, "%s/kvtrunk-replay-XXXXXX", tmp);
     if (!mkdtemp(d.folder))
         return tool_fail(TOOL_SYSTEM, "%s: %s", d.folder, strerror(errno));
     snprintf(d.socket, sizeof d.socket, "%s/kvtrunk.sock", d.folder);
     snprintf(d.config, sizeof d.config, "%s/kvtrunkd.json", d.folder);
-    int code = config_write(&d, max_pages, arena_bytes, page_tokens);
+    int code = write_config(&d, max_pages, arena_bytes, page_tokens);
     if (code == TOOL_OK)
-        code = daemon_run(&d);
+        code = run(&d, arena_bytes);
     if (code != TOOL_OK) {
-        tool_daemon_stop(&d);
+        remove_folder(&d);
         return code;
     }
     *ret_daemon = d;
     return TOOL_OK;
 }
 
+/* --- end ----------------------------------------------------------------------------------------
+ */
+
+static int judge(int status) {
+    if (WIFSIGNALED(status))
+        return tool_fail(TOOL_FAILED, "kvtrunkd was ended by signal %d (%s)", WTERMSIG(status),
+                         strsignal(WTERMSIG(status)));
+    if (WEXITSTATUS(status) != 0)
+        return tool_fail(TOOL_FAILED, "kvtrunkd ended with exit code %d", WEXITSTATUS(status));
+    return TOOL_OK;
+}
+
+int tool_daemon_look(tool_daemon *d) {
+    int status;
+    if (d->pid <= 0 || waitpid(d->pid, &status, WNOHANG) != d->pid)
+        return TOOL_OK;
+    d->pid = 0;
+    judge(status);
+    return tool_fail(TOOL_FAILED, "kvtrunkd ended before the replay did");
+}
+
 int tool_daemon_stop(tool_daemon *d) {
     int status = 0, code = TOOL_OK;
-    char lock[192];
     if (d->pid > 0) {
+        double end = tool_now_s() + STOP_S;
         kill(d->pid, SIGTERM);
-        while (waitpid(d->pid, &status, 0) < 0 && errno == EINTR)
-            continue;
-        if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
-            code = tool_fail(TOOL_FAILED, "kvtrunkd ended with %s %d",
-                             WIFEXITED(status) ? "exit code" : "signal",
-                             WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
+        while (waitpid(d->pid, &status, WNOHANG) == 0) {
+            if (tool_now_s() > end) {
+                code =
+                    tool_fail(TOOL_FAILED, "kvtrunkd did not end within %d s of SIGTERM", STOP_S);
+                kill(d->pid, SIGKILL);
+                waitpid(d->pid, &status, 0);
+                break;
+            }
+            poll(NULL, 0, LOOK_MS);
+        }
+        d->pid = 0;
+        if (code == TOOL_OK)
+            code = judge(status);
     }
-    snprintf(lock, sizeof lock, "%s.lock", d->socket);
-    unlink(lock);
-    unlink(d->socket);
-    unlink(d->config);
-    rmdir(d->folder);
+    remove_folder(d);
     return code;
 }

@@ -1,243 +1,221 @@
 /*
- * tool_status.c - kvtrunk status and kvtrunk tree: the daemon's own reports, for people or as they
- * came.
+ * tool_status.c - kvtrunk status: the daemon's counters and settings, for people or as they came.
+ * It prints whatever the report holds, so that a newer daemon's counters are seen as well; the few
+ * lines at the head are made of those that it knows.
  */
 #include "client/tool.h"
 
 #include <cjson/cJSON.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-static int open_reports(const char *socket, kvt_client **ret_client) {
-    kvt_options options = {.socket = socket, .name = "kvtrunk"};
-    kvt_status status = kvt_open_reports(&options, ret_client);
-    if (status == KVT_OK)
-        return TOOL_OK;
-    return tool_fail(tool_code(status), "%s", kvt_last_error());
+enum { MAX_COLUMNS = 16, CELL_BYTES = 160 };
+
+/* A whole number below 2^53, up to which a double is exact; 0 if it is none. */
+static uint64_t number_of(const cJSON *object, const char *key) {
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
+    return cJSON_IsNumber(item) && item->valuedouble >= 0 && item->valuedouble < 0x1p53
+               ? (uint64_t)item->valuedouble
+               : 0;
 }
 
-/* --- status -------------------------------------------------------------------------------------
+static const char *text_of(const cJSON *object, const char *key) {
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
+    return cJSON_IsString(item) ? item->valuestring : "?";
+}
+
+static int ends_with(const char *text, const char *end) {
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+/* A value as people read it. plain: without thousands and units, for ids and settings. */
+static const char *value_text(const cJSON *item, int plain, char *to) {
+    const char *key = item->string ? item->string : "";
+    double x = item->valuedouble;
+    if (cJSON_IsString(item)) {
+        snprintf(to, CELL_BYTES, "%s", item->valuestring);
+    } else if (cJSON_IsBool(item)) {
+        snprintf(to, CELL_BYTES, "%s", cJSON_IsTrue(item) ? "yes" : "no");
+    } else if (!cJSON_IsNumber(item)) {
+        char *json = cJSON_PrintUnformatted(item);
+        snprintf(to, CELL_BYTES, "%s", json ? json : "?");
+        cJSON_free(json);
+    } else if (x < 0 || x >= 0x1p53 || x != (double)(uint64_t)x) {
+        /* Over 2^53 the last digits are lost here; --json has them. */
+        snprintf(to, CELL_BYTES, "%s%.15g", x >= 0x1p53 ? "about " : "", x);
+    } else if (plain) {
+        snprintf(to, CELL_BYTES, "%.0f", x);
+    } else if (ends_with(key, "_bytes") && x >= 1024) {
+        snprintf(to, CELL_BYTES, "%s  %s", tool_number((uint64_t)x), tool_size((uint64_t)x));
+    } else {
+        snprintf(to, CELL_BYTES, "%s", tool_number((uint64_t)x));
+    }
+    return to;
+}
+
+/* --- head ---------------------------------------------------------------------------------------
  */
 
-/* The text of a number as the daemon wrote it: a double would lose digits of a counter. */
-static const char *number_text(const char *json, const char *key) {
-    static char text[32];
-    char quoted[80];
-    snprintf(quoted, sizeof quoted, "\"%s\":", key);
-    const char *at = strstr(json, quoted);
-    size_t n = 0;
-    if (at) {
-        at += strlen(quoted);
-        n = strspn(at, "0123456789");
-    }
-    if (!n || n >= sizeof text)
-        return NULL;
-    memcpy(text, at, n);
-    text[n] = '\0';
-    return text;
+static void print_bar(const char *name, uint64_t part, uint64_t whole) {
+    enum { WIDTH = 30 };
+    double share = whole ? (double)part / (double)whole : 0;
+    printf("%-7s [", name);
+    for (int i = 0; i < WIDTH; i++)
+        putchar(i < (int)(share * WIDTH + .5) ? '#' : '.');
+    printf("] %5.1f %% of ", 100 * share);
 }
 
-static uint64_t number_of(const char *json, const char *key) {
-    const char *text = number_text(json, key);
-    return text ? strtoull(text, NULL, 10) : 0;
+static const char *span(uint64_t s, char *to, size_t room) {
+    if (s < 120)
+        snprintf(to, room, "%llu s", (unsigned long long)s);
+    else if (s < 7200)
+        snprintf(to, room, "%llu min", (unsigned long long)(s / 60));
+    else if (s < 48 * 3600)
+        snprintf(to, room, "%llu h %llu min", (unsigned long long)(s / 3600),
+                 (unsigned long long)(s / 60 % 60));
+    else
+        snprintf(to, room, "%llu days %llu h", (unsigned long long)(s / 86400),
+                 (unsigned long long)(s / 3600 % 24));
+    return to;
 }
 
-static void print_bar(uint64_t part, uint64_t whole) {
-    int n = whole ? (int)(part * 30 / whole) : 0;
-    printf("[");
-    for (int i = 0; i < 30; i++)
-        putchar(i < n ? '#' : '.');
-    printf("] %llu %%", (unsigned long long)(whole ? part * 100 / whole : 0));
-}
-
-static void print_head(const char *json, const cJSON *root) {
-    const cJSON *version = cJSON_GetObjectItemCaseSensitive(root, "version");
-    const cJSON *boot = cJSON_GetObjectItemCaseSensitive(root, "boot_id");
-    printf("kvtrunkd %s, pid %llu, up %llu s, boot %s\n",
-           cJSON_IsString(version) ? version->valuestring : "?",
-           (unsigned long long)number_of(json, "pid"),
-           (unsigned long long)number_of(json, "uptime_s"),
-           cJSON_IsString(boot) ? boot->valuestring : "?");
-    uint64_t max = number_of(json, "pages_max"), free_pages = number_of(json, "pages_free");
-    printf("pages   ");
-    print_bar(max - free_pages, max);
-    printf(" of %s: %s filling, %s evictable, %s pinned\n", tool_number(max),
-           tool_number(number_of(json, "pages_filling")),
-           tool_number(number_of(json, "pages_evictable")),
-           tool_number(number_of(json, "pages_pinned")));
-    uint64_t arena = number_of(json, "arena_bytes"), used = number_of(json, "arena_used_bytes");
-    printf("arena   ");
-    print_bar(used, arena);
-    printf(" of %s bytes\n", tool_number(arena));
-    uint64_t asked = number_of(json, "tokens_asked"), served = number_of(json, "tokens_served");
-    printf("tokens  ");
-    print_bar(served, asked);
-    printf(" served of %s asked\n\n", tool_number(asked));
-}
-
-static void print_sessions(const cJSON *root) {
-    const cJSON *sessions = cJSON_GetObjectItemCaseSensitive(root, "sessions_open"), *s;
-    if (!cJSON_IsArray(sessions))
-        sessions = cJSON_GetObjectItemCaseSensitive(root, "session_list");
-    if (!cJSON_IsArray(sessions) || cJSON_GetArraySize(sessions) == 0)
+static void print_head(const cJSON *root) {
+    char up[48];
+    const cJSON *c = cJSON_GetObjectItemCaseSensitive(root, "counts");
+    if (!cJSON_IsObject(c))
         return;
-    printf("\nsessions\n");
-    cJSON_ArrayForEach(s, sessions) {
-        char *line = cJSON_PrintUnformatted(s);
-        printf("  %s\n", line ? line : "?");
-        cJSON_free(line);
+    printf("kvtrunkd %s at %s, pid %llu, up %s\n\n", text_of(root, "version"),
+           text_of(root, "socket"), (unsigned long long)number_of(root, "pid"),
+           span(number_of(root, "uptime_s"), up, sizeof up));
+    uint64_t max = number_of(c, "pages_max"), empty = number_of(c, "pages_free");
+    print_bar("pages", max >= empty ? max - empty : 0, max);
+    printf("%s: %s pinned, %s evictable, %s filling\n", tool_number(max),
+           tool_number(number_of(c, "pages_pinned")), tool_number(number_of(c, "pages_evictable")),
+           tool_number(number_of(c, "pages_filling")));
+    uint64_t room = number_of(c, "arena_bytes"), used = number_of(c, "arena_used_bytes");
+    print_bar("arena", used, room);
+    printf("%s\n", tool_size(room));
+    uint64_t asked = number_of(c, "tokens_asked"), served = number_of(c, "tokens_served");
+    print_bar("served", served, asked);
+    printf("%s tokens asked for\n\n", tool_number(asked));
+}
+
+/* --- the whole of it ----------------------------------------------------------------------------
+ */
+
+/* An array of objects with the same members: a table with a line each. */
+static void print_rows(const cJSON *rows) {
+    char cell[CELL_BYTES];
+    int width[MAX_COLUMNS] = {0}, n_columns = 0;
+    const cJSON *row, *item, *first = rows->child;
+    printf("\n%s (%d)\n", rows->string, cJSON_GetArraySize(rows));
+    for (item = cJSON_IsObject(first) ? first->child : NULL; item && n_columns < MAX_COLUMNS;
+         item = item->next)
+        width[n_columns++] = (int)strlen(item->string);
+    cJSON_ArrayForEach(row, rows) {
+        int i = 0;
+        for (item = row->child; item && i < n_columns; item = item->next, i++) {
+            int n = (int)strlen(value_text(item, 1, cell));
+            width[i] = n > width[i] ? n : width[i];
+        }
+    }
+    int i = 0;
+    for (item = n_columns ? first->child : NULL; item && i < n_columns; item = item->next, i++)
+        printf("  %-*s", width[i], item->string);
+    printf("%s", n_columns ? "\n" : "");
+    cJSON_ArrayForEach(row, rows) {
+        i = 0;
+        for (item = row->child; item && i < n_columns; item = item->next, i++)
+            printf("  %-*s", width[i], value_text(item, 1, cell));
+        printf("%s\n", n_columns ? "" : value_text(row, 1, cell));
     }
 }
 
-static void print_value(const char *json, const cJSON *item) {
-    if (cJSON_IsNumber(item)) {
-        const char *text = number_text(json, item->string);
-        printf("%-24s %20s\n", item->string, text ? tool_number(strtoull(text, NULL, 10)) : "?");
-    } else if (cJSON_IsString(item)) {
-        printf("%-24s %s\n", item->string, item->valuestring);
-    } else if (cJSON_IsBool(item)) {
-        printf("%-24s %s\n", item->string, cJSON_IsTrue(item) ? "true" : "false");
+static void print_members(const cJSON *object, int plain) {
+    char cell[CELL_BYTES];
+    const cJSON *item;
+    cJSON_ArrayForEach(item, object) {
+        value_text(item, plain, cell);
+        if (cJSON_IsNumber(item) && !plain) {
+            /* Numbers end below each other; a unit stands behind. */
+            int n = (int)strcspn(cell, " ");
+            printf("  %-22s %16.*s%s\n", item->string, n, cell, cell + n);
+        } else {
+            printf("  %-22s %s\n", item->string, cell);
+        }
     }
+}
+
+static int is_rows(const cJSON *item) {
+    return cJSON_IsArray(item) && (cJSON_GetArraySize(item) == 0 || cJSON_IsObject(item->child));
 }
 
 static int print_status(const char *json) {
+    char cell[CELL_BYTES];
     cJSON *root = cJSON_Parse(json);
-    const cJSON *item, *inner;
-    if (!root)
-        return tool_fail(TOOL_FAILED, "the daemon's report is no JSON");
-    print_head(json, root);
-    cJSON_ArrayForEach(item, root) {
-        if (!cJSON_IsObject(item)) {
-            print_value(json, item);
-            continue;
-        }
-        printf("\n%s\n", item->string);
-        cJSON_ArrayForEach(inner, item) print_value(json, inner);
+    const cJSON *item;
+    if (!cJSON_IsObject(root)) {
+        cJSON_Delete(root);
+        return tool_fail(TOOL_FAILED, "the daemon's report is no JSON object: %.60s", json);
     }
-    print_sessions(root);
+    print_head(root);
+    cJSON_ArrayForEach(item, root) {
+        if (!cJSON_IsObject(item) && !is_rows(item))
+            printf("%-24s %s\n", item->string, value_text(item, 1, cell));
+    }
+    cJSON_ArrayForEach(item, root) {
+        if (cJSON_IsObject(item)) {
+            printf("\n%s\n", item->string);
+            print_members(item, strcmp(item->string, "config") == 0);
+        }
+    }
+    cJSON_ArrayForEach(item, root) {
+        if (is_rows(item))
+            print_rows(item);
+    }
     cJSON_Delete(root);
     return TOOL_OK;
 }
 
-int tool_status(int argc, char **argv) {
+static int run(const tool_command *self, int argc, char **argv) {
     const char *socket = NULL;
     int json = 0, n;
     const tool_option options[] = {
-        {.name = "socket", .text = &socket}, {.name = "json", .flag = &json}, {0}};
-    int code = tool_options(argc, argv, options, NULL, 0, &n);
-    kvt_client *client;
-    if (code == TOOL_OK)
-        code = open_reports(socket, &client);
+        {.name = "json", .flag = &json, .help = "the daemon's report as it is, one JSON object"},
+        {.name = "socket",
+         .value = "PATH",
+         .text = &socket,
+         .help = "of the daemon; otherwise $KVTRUNK_SOCKET, else kvtrunk.sock in "
+                 "$XDG_RUNTIME_DIR, else " KVT_DEFAULT_SOCKET},
+        {0}};
+    int code = tool_options(self, argc, argv, options, NULL, 0, &n);
     if (code != TOOL_OK)
         return code;
+    kvt_client *client;
+    kvt_status status =
+        kvt_open_reports(&(kvt_options){.socket = socket, .name = "kvtrunk status"}, &client);
+    if (status != KVT_OK)
+        return tool_fail(tool_code(status), "%s", kvt_last_error());
     char *text;
-    kvt_status status = kvt_status_json(client, &text);
+    status = kvt_status_json(client, &text);
     if (status != KVT_OK) {
         code = tool_fail(tool_code(status), "%s", kvt_last_error());
     } else {
-        if (json)
-            printf("%s\n", text);
-        else
-            code = print_status(text);
+        code = json ? (puts(text), TOOL_OK) : print_status(text);
         kvt_free(text);
     }
     kvt_close(client);
     return code;
 }
 
-/* --- tree ---------------------------------------------------------------------------------------
- */
-
-static int integer(const cJSON *object, const char *key) {
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
-    return cJSON_IsNumber(item) ? item->valueint : 0;
-}
-
-static void print_realm(const cJSON *row) {
-    const cJSON *model = cJSON_GetObjectItemCaseSensitive(row, "model");
-    const cJSON *codec = cJSON_GetObjectItemCaseSensitive(row, "codec");
-    printf("realm %d: model %s, codec %s, %d tokens and %d bytes a page\n", integer(row, "realm"),
-           cJSON_IsString(model) ? model->valuestring : "?",
-           cJSON_IsString(codec) && codec->valuestring[0] ? codec->valuestring : "f16",
-           integer(row, "page_tokens"), integer(row, "page_bytes"));
-}
-
-/* One step to the right for each run above: `edges` holds the depth of the first page of each. */
-static void print_run(const cJSON *row, int *edges, int *n_edges) {
-    int depth = integer(row, "depth"), pages = integer(row, "pages");
-    while (*n_edges > 0 && edges[*n_edges - 1] >= depth)
-        --*n_edges;
-    for (int i = 0; i < *n_edges; i++)
-        printf("  ");
-    printf("+- %d page%s, %d tokens", pages, pages == 1 ? "" : "s", integer(row, "tokens"));
-    const cJSON *tokens = cJSON_GetObjectItemCaseSensitive(row, "first_tokens"), *token;
-    int n = 0;
-    cJSON_ArrayForEach(token, tokens) {
-        if (n == 4)
-            break;
-        printf("%s%.0f", n++ ? " " : " [", token->valuedouble);
-    }
-    if (n)
-        printf(" ...]");
-    if (!cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(row, "held")))
-        printf(" filling");
-    if (integer(row, "pins"))
-        printf(" pinned by %d", integer(row, "pins"));
-    if (integer(row, "children") > 1)
-        printf(" -> %d ways", integer(row, "children"));
-    printf("\n");
-    if (*n_edges < 256)
-        edges[(*n_edges)++] = depth;
-}
-
-static int print_tree(char *lines) {
-    int edges[256], n_edges = 0, n = 0;
-    for (char *line = strtok(lines, "\n"); line; line = strtok(NULL, "\n")) {
-        cJSON *row = cJSON_Parse(line);
-        if (!row)
-            return tool_fail(TOOL_FAILED, "the daemon's report is no JSON: %.60s", line);
-        if (cJSON_GetObjectItemCaseSensitive(row, "truncated")) {
-            printf("... and more; --lines N shows it\n");
-        } else if (cJSON_GetObjectItemCaseSensitive(row, "depth")) {
-            print_run(row, edges, &n_edges);
-            n++;
-        } else {
-            n_edges = 0;
-            print_realm(row);
-        }
-        cJSON_Delete(row);
-    }
-    if (n == 0)
-        printf("no pages are held\n");
-    return TOOL_OK;
-}
-
-int tool_tree(int argc, char **argv) {
-    const char *socket = NULL;
-    uint64_t lines = 1000;
-    int json = 0, n;
-    const tool_option options[] = {{.name = "socket", .text = &socket},
-                                   {.name = "lines", .number = &lines, .low = 1, .high = 1000000},
-                                   {.name = "json", .flag = &json},
-                                   {0}};
-    int code = tool_options(argc, argv, options, NULL, 0, &n);
-    kvt_client *client;
-    if (code == TOOL_OK)
-        code = open_reports(socket, &client);
-    if (code != TOOL_OK)
-        return code;
-    char *text;
-    kvt_status status = kvt_tree_json(client, (uint32_t)lines, &text);
-    if (status != KVT_OK) {
-        code = tool_fail(tool_code(status), "%s", kvt_last_error());
-    } else {
-        if (json)
-            fputs(text, stdout);
-        else
-            code = print_tree(text);
-        kvt_free(text);
-    }
-    kvt_close(client);
-    return code;
-}
+const tool_command tool_status = {
+    .name = "status",
+    .operands = "",
+    .summary = "counters, memory and sessions of the daemon",
+    .about = "Counters rise from 0 at each start of the daemon and are exact; at any moment\n"
+             "pages_free + pages_filling + pages_evictable + pages_pinned is pages_max. What each\n"
+             "means stands in kvtrunk(1).\n",
+    .examples = "  kvtrunk status --socket /run/kvtrunk/kvtrunk.sock\n"
+                "  kvtrunk status --json | jq .counts.tokens_served\n",
+    .run = run,
+};

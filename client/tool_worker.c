@@ -1,222 +1,344 @@
 /*
  * tool_worker.c - a worker of a replay: a process of its own that asks for every nth prompt of the
- * trace, checks all that it reads, fills what is missing, and lets go. It talks to the tool through
- * a pipe at REPLAY_FD; kvtrunk replay starts it.
+ * trace, checks all that it reads, fills what is missing, and lets go. kvtrunk replay starts it and
+ * hears it through a pipe (tool_replay.h).
  */
 #include "client/oracle.h"
-#include "client/tool.h"
+#include "client/tool_replay.h"
 #include "client/trace.h"
 
-#include <stdio.h>
+#include <poll.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
-enum { CHUNK_PAGES = 64 };
+enum {
+    /* Bounds of memory for large geometries; tiny ones are bounded by pages. */
+    CHUNK_BYTES = 16 << 20, /* decoded and checked at once */
+    CHUNK_PAGES = 64,
+    STAGING_BYTES = 64 << 20, /* encoded and sealed at once */
+    STAGING_PAGES = 256,
+    SAY_MS = 100,   /* between two words of progress */
+    AWAY_MS = 20,   /* an engine would compute while the daemon is away; a replay waits instead */
+    GIVE_UP_S = 30, /* this long without an answer: there is no daemon any more */
+};
 
 typedef struct worker {
     replay_options options;
     uint64_t index;
     kvt_realm realm;
     oracle oracle;
+    uint64_t token_bytes; /* of all layers, as 16-bit elements */
+    uint32_t chunk_tokens;
     kvt_client *client;
     replay_counts counts;
-    uint64_t *rows; /* [KVT_MAX_REQUEST_TOKENS] */
-    uint8_t *part[2];
-    double *latencies; /* us */
-    size_t n_latencies, room_latencies;
-    double said; /* when progress was last told */
+    const trace_request *request; /* the one at hand */
+    uint64_t *rows;               /* [KVT_MAX_REQUEST_TOKENS]: the oracle's, of the request */
+    void *part[2];                /* [chunk_tokens] */
+    double *latencies_us;
+    size_t n_latencies, latencies_room;
+    double said_s;     /* when progress was last told */
+    double answered_s; /* when a call last had an answer */
+    int noted_error, noted_wrong;
 } worker;
 
-static double now_us(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
-}
+/* --- saying -------------------------------------------------------------------------------------
+ */
 
-static void say(uint32_t kind, const void *bytes, size_t n) {
-    uint32_t head[2] = {kind, (uint32_t)n};
-    const char *at = (const char *)head;
-    for (size_t left = sizeof head; left;) {
-        ssize_t wrote = write(REPLAY_FD, at, left);
-        if (wrote <= 0)
-            exit(TOOL_SYSTEM); /* the tool is gone */
-        at += wrote;
-        left -= (size_t)wrote;
-    }
-    for (at = bytes; n;) {
+static void write_all(const void *bytes, size_t n) {
+    for (const char *at = bytes; n;) {
         ssize_t wrote = write(REPLAY_FD, at, n);
         if (wrote <= 0)
-            exit(TOOL_SYSTEM);
+            exit(TOOL_SYSTEM); /* the tool is gone */
         at += wrote;
         n -= (size_t)wrote;
     }
 }
 
-static uint64_t token_bytes(const worker *w) {
-    const kvt_geometry *g = &w->realm.geometry;
-    return 2ull * g->n_layers * g->n_kv_heads * (g->head_dim[0] + g->head_dim[1]);
+static void say(replay_kind kind, const void *bytes, size_t n) {
+    replay_head head = {.kind = (uint32_t)kind, .n_bytes = (uint32_t)n};
+    write_all(&head, sizeof head);
+    write_all(bytes, n);
 }
 
-/* Decodes and checks tokens from..end of the lease. */
-static kvt_status read_range(worker *w, kvt_lease *lease, uint32_t from, uint32_t end) {
-    const kvt_geometry *g = &w->realm.geometry;
-    int exact = strcmp(w->options.codec, "f16") == 0;
-    while (from < end) {
-        uint32_t n = CHUNK_PAGES * g->page_tokens;
-        n = n < end - from ? n : end - from;
-        kvt_layout layout;
-        kvt_layout_token_major(g, n, w->part[0], w->part[1], &layout);
-        kvt_status status = kvt_decode(lease, from, n, 0, g->n_layers, &layout);
-        if (status != KVT_OK)
-            return status;
-        w->counts.wrong_bytes +=
-            exact ? oracle_check(&w->oracle, w->rows + from, n, 0, g->n_layers, &layout)
-                  : oracle_check_near(&w->oracle, w->rows + from, n, 0, g->n_layers, &layout);
-        w->counts.bytes_read += n * token_bytes(w);
-        from += n;
-    }
-    return KVT_OK;
+static void say_text(replay_kind kind, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+static void say_text(replay_kind kind, const char *format, ...) {
+    char text[REPLAY_MAX_TEXT_BYTES];
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    say(kind, text, n < (int)sizeof text ? (size_t)n : sizeof text - 1);
 }
 
-static kvt_status fill(worker *w, kvt_lease *lease, const kvt_lease_info *info) {
-    const kvt_geometry *g = &w->realm.geometry;
-    kvt_layout layout;
-    kvt_layout_token_major(g, g->page_tokens, w->part[0], w->part[1], &layout);
-    uint32_t n_sealed = 0;
-    for (uint32_t at = info->held_tokens / g->page_tokens * g->page_tokens;
-         at < info->claimed_tokens; at += g->page_tokens) {
-        uint32_t n = info->claimed_tokens - at;
-        n = n < g->page_tokens ? n : g->page_tokens;
-        oracle_fill(&w->oracle, w->rows + at, n, 0, g->n_layers, &layout);
-        kvt_status status = kvt_encode(lease, at / g->page_tokens, &layout);
-        if (status == KVT_EFULL) {
-            status = kvt_seal(lease, NULL);
-            if (status == KVT_OK)
-                status = kvt_encode(lease, at / g->page_tokens, &layout);
-        }
-        if (status != KVT_OK)
-            return status;
-        n_sealed++;
-    }
-    kvt_status status = kvt_seal(lease, NULL);
+static int give_up(int code, const char *why) {
+    say_text(REPLAY_GAVE_UP, "%s", why);
+    return code;
+}
+
+static void say_progress(worker *w) {
+    double now = tool_now_s();
+    if (now - w->said_s < SAY_MS / 1e3)
+        return;
+    w->said_s = now;
+    say(REPLAY_PROGRESS, &w->counts, sizeof w->counts);
+}
+
+/* Counts what a call gave, tells the first failure in words, and returns the status. */
+static kvt_status took(worker *w, const char *call, kvt_status status) {
+    if (status == KVT_OK || (status != KVT_ECONN && status != KVT_ETIMEDOUT))
+        w->answered_s = tool_now_s();
     if (status == KVT_OK)
-        w->counts.pages_sealed += n_sealed;
+        return status;
+    w->counts.errors[status]++;
+    if (!w->noted_error)
+        say_text(REPLAY_NOTE, "%s gave %s: %s; such calls are counted, and the replay goes on",
+                 call, kvt_status_name(status), kvt_last_error());
+    w->noted_error = 1;
     return status;
 }
 
-/* Waits for what others compute, as long as the options allow, and reads what comes. */
+/* --- reading what is held -----------------------------------------------------------------------
+ */
+
+/* Every second worker keeps its KV head by head, the others token by token. */
+static void layout_of(const worker *w, size_t n_tokens, kvt_layout *ret_layout) {
+    const kvt_geometry *g = &w->realm.geometry;
+    if (w->index % 2)
+        kvt_layout_head_major(g, n_tokens, w->part[0], w->part[1], ret_layout);
+    else
+        kvt_layout_token_major(g, n_tokens, w->part[0], w->part[1], ret_layout);
+}
+
+static void check(worker *w, uint32_t from, uint32_t n, const kvt_layout *layout) {
+    uint32_t n_layers = w->realm.geometry.n_layers;
+    uint64_t wrong = replay_is_exact(&w->options)
+                         ? oracle_check(&w->oracle, w->rows + from, n, 0, n_layers, layout)
+                         : oracle_check_near(&w->oracle, w->rows + from, n, 0, n_layers, layout);
+    w->counts.bytes_read += n * w->token_bytes;
+    w->counts.wrong_bytes += wrong;
+    if (wrong && !w->noted_wrong) {
+        say_text(REPLAY_NOTE,
+                 "WRONG BYTES: %llu of the %llu of tokens %u to %u; request %llu, line %llu, of %u "
+                 "tokens",
+                 (unsigned long long)wrong, (unsigned long long)(n * w->token_bytes), from,
+                 from + n - 1, (unsigned long long)w->request->number,
+                 (unsigned long long)w->request->line, w->request->n_tokens);
+        w->noted_wrong = 1;
+    }
+}
+
+/* Decodes and checks tokens 0 .. end - 1 of the lease. */
+static kvt_status read_held(worker *w, kvt_lease *lease, uint32_t end) {
+    for (uint32_t from = 0, n; from < end; from += n) {
+        n = end - from < w->chunk_tokens ? end - from : w->chunk_tokens;
+        kvt_layout layout;
+        layout_of(w, n, &layout);
+        kvt_status status = took(
+            w, "kvt_decode", kvt_decode(lease, from, n, 0, w->realm.geometry.n_layers, &layout));
+        if (status != KVT_OK)
+            return status;
+        check(w, from, n, &layout);
+    }
+    return KVT_OK;
+}
+
+/* As long as others compute what comes next, and the options allow. */
 static kvt_status wait_for_others(worker *w, kvt_lease *lease, kvt_lease_info *info) {
-    double end = now_us() + (double)w->options.wait_ms * 1e3;
-    while (info->computing_tokens > 0 && now_us() < end) {
-        uint32_t before = info->held_tokens;
-        kvt_status status = kvt_wait(lease, before, (uint32_t)((end - now_us()) / 1e3) + 1);
+    double end_s = tool_now_s() + (double)w->options.wait_ms / 1e3;
+    for (double left_s; info->computing_tokens > 0 && (left_s = end_s - tool_now_s()) > 0;) {
+        kvt_status status =
+            took(w, "kvt_wait", kvt_wait(lease, info->held_tokens, (uint32_t)(left_s * 1e3) + 1));
+        if (status != KVT_OK)
+            return status;
         kvt_lease_get(lease, info);
-        if (status == KVT_OK)
-            status = read_range(w, lease, before, info->held_tokens);
+    }
+    return KVT_OK;
+}
+
+/* --- filling what is missing --------------------------------------------------------------------
+ */
+
+/* Encodes pages from *page on until all that are claimed are, or staging is full. */
+static kvt_status encode_pages(worker *w, kvt_lease *lease, const kvt_lease_info *info,
+                               uint32_t *page) {
+    const kvt_geometry *g = &w->realm.geometry;
+    uint32_t page_tokens = g->page_tokens, first = *page;
+    kvt_layout layout;
+    layout_of(w, page_tokens, &layout);
+    for (; *page * page_tokens < info->claimed_tokens; ++*page) {
+        uint32_t at = *page * page_tokens, n = info->claimed_tokens - at;
+        n = n < page_tokens ? n : page_tokens;
+        oracle_fill(&w->oracle, w->rows + at, n, 0, g->n_layers, &layout);
+        kvt_status status = kvt_encode(lease, *page, &layout);
+        if (status == KVT_EFULL && *page > first)
+            return KVT_OK;
+        if (took(w, "kvt_encode", status) != KVT_OK)
+            return status;
+    }
+    return KVT_OK;
+}
+
+static kvt_status fill_claimed(worker *w, kvt_lease *lease, const kvt_lease_info *info) {
+    uint32_t page_tokens = w->realm.geometry.page_tokens;
+    for (uint32_t page = info->held_tokens / page_tokens, first = page;
+         page * page_tokens < info->claimed_tokens; first = page) {
+        size_t sealed_tokens = 0;
+        kvt_status status = encode_pages(w, lease, info, &page);
+        if (status != KVT_OK)
+            return status;
+        status = took(w, "kvt_seal", kvt_seal(lease, &sealed_tokens));
+        uint32_t end =
+            page * page_tokens < info->claimed_tokens ? page * page_tokens : info->claimed_tokens;
+        if (sealed_tokens >= end)
+            w->counts.pages_sealed += page - first;
+        else if (sealed_tokens > (size_t)first * page_tokens)
+            w->counts.pages_sealed += sealed_tokens / page_tokens - first;
         if (status != KVT_OK)
             return status;
     }
     return KVT_OK;
 }
 
-static kvt_status serve_lease(worker *w, kvt_lease *lease) {
+/* The daemon bounds what one worker may have claimed at the same time, so a long path is claimed
+ * and filled in stretches. When a stretch is not longer than the one before, there is no room. */
+static kvt_status fill_missing(worker *w, kvt_lease *lease) {
     kvt_lease_info info;
     kvt_lease_get(lease, &info);
-    kvt_status status = read_range(w, lease, 0, info.held_tokens);
-    if (status == KVT_OK)
-        status = wait_for_others(w, lease, &info);
-    if (status != KVT_OK)
-        return status;
+    uint32_t n_tokens = w->request->n_tokens;
+    while (info.held_tokens < info.claimed_tokens) {
+        uint32_t end = info.claimed_tokens;
+        kvt_status status = fill_claimed(w, lease, &info);
+        if (status != KVT_OK || end >= n_tokens)
+            return status;
+        status = took(w, "kvt_extend",
+                      kvt_extend(lease, end, w->request->tokens + end, n_tokens - end, KVT_CLAIM));
+        if (status != KVT_OK)
+            return status;
+        kvt_lease_get(lease, &info);
+        if (info.claimed_tokens <= end)
+            break;
+    }
+    return KVT_OK;
+}
+
+/* --- requests -----------------------------------------------------------------------------------
+ */
+
+static void serve_lease(worker *w, kvt_lease *lease) {
+    kvt_lease_info info;
+    kvt_lease_get(lease, &info);
+    if (wait_for_others(w, lease, &info) != KVT_OK)
+        return;
+    if (read_held(w, lease, info.held_tokens) != KVT_OK)
+        return;
     w->counts.tokens_served += info.held_tokens;
     w->counts.pages_shared += info.foreign_pages;
-    if (info.held_tokens < info.claimed_tokens)
-        status = fill(w, lease, &info);
-    return status;
+    fill_missing(w, lease);
 }
 
-static void note_latency(worker *w, double us) {
-    if (w->n_latencies == w->room_latencies) {
-        w->room_latencies = w->room_latencies ? 2 * w->room_latencies : 1024;
-        w->latencies = realloc(w->latencies, w->room_latencies * sizeof *w->latencies);
-        if (!w->latencies)
-            exit(tool_fail(TOOL_SYSTEM, "out of memory"));
+static int note_latency(worker *w, double us) {
+    if (w->n_latencies == w->latencies_room) {
+        size_t room = w->latencies_room ? 2 * w->latencies_room : 1024;
+        double *more = realloc(w->latencies_us, room * sizeof *more);
+        if (!more)
+            return 0;
+        w->latencies_us = more;
+        w->latencies_room = room;
     }
-    w->latencies[w->n_latencies++] = us;
+    w->latencies_us[w->n_latencies++] = us;
+    return 1;
 }
 
-static void serve_request(worker *w, const trace_request *request) {
+static int serve_request(worker *w, const trace_request *request) {
     kvt_lease *lease;
+    w->request = request;
     w->counts.requests++;
     w->counts.tokens_asked += request->n_tokens;
     oracle_rows(&w->oracle, request->tokens, request->n_tokens, w->rows);
-    double start = now_us();
+    double start_s = tool_now_s();
     kvt_status status =
         kvt_acquire(w->client, request->tokens, request->n_tokens, KVT_CLAIM, &lease);
-    note_latency(w, now_us() - start);
-    if (status == KVT_OK) {
-        status = serve_lease(w, lease);
-        kvt_status end = kvt_release(lease);
-        status = status == KVT_OK ? end : status;
+    double end_s = tool_now_s();
+    if (took(w, "kvt_acquire", status) == KVT_OK) {
+        if (!note_latency(w, (end_s - start_s) * 1e6))
+            return give_up(TOOL_SYSTEM, "no memory");
+        serve_lease(w, lease);
+        took(w, "kvt_release", kvt_release(lease));
+    } else if (status == KVT_ECONN) {
+        poll(NULL, 0, AWAY_MS);
     }
-    if (status != KVT_OK)
-        w->counts.errors[status]++;
-    if (now_us() - w->said > 100e3) {
-        w->said = now_us();
-        say(REPLAY_PROGRESS, &w->counts, sizeof w->counts);
-    }
+    if (tool_now_s() - w->answered_s > GIVE_UP_S + (double)w->options.timeout_ms / 1e3)
+        return give_up(TOOL_NO_DAEMON, "the daemon is gone and does not come back");
+    say_progress(w);
+    return TOOL_OK;
 }
 
 static int replay_trace(worker *w) {
-    char why[256] = "";
+    char why[REPLAY_MAX_TEXT_BYTES] = "";
     trace *t;
     trace_request request;
     kvt_status status = trace_open(w->options.trace, why, sizeof why, &t);
     if (status != KVT_OK)
-        return tool_fail(TOOL_BAD_INPUT, "%s", why);
-    for (uint64_t i = 0; status == KVT_OK; i++) {
+        return give_up(TOOL_BAD_INPUT, why);
+    int code = TOOL_OK;
+    for (uint64_t i = 0; code == TOOL_OK; i++) {
         if (w->options.n_requests && i >= w->options.n_requests)
             break;
-        if (i % w->options.n_workers != w->index) {
-            status = trace_skip(t, &request);
-            continue;
-        }
-        status = trace_next(t, &request);
-        if (status == KVT_OK)
-            serve_request(w, &request);
+        int mine = i % w->options.n_workers == w->index;
+        status = mine ? trace_next(t, &request) : trace_skip(t, &request);
+        if (status != KVT_OK)
+            break;
+        if (mine)
+            code = serve_request(w, &request);
     }
     if (status != KVT_OK && status != KVT_ENOENT)
-        tool_fail(TOOL_BAD_INPUT, "%s: %s", w->options.trace, trace_why(t));
+        code = give_up(TOOL_BAD_INPUT, trace_why(t));
     trace_close(t);
-    return status == KVT_OK || status == KVT_ENOENT ? TOOL_OK : TOOL_BAD_INPUT;
+    return code;
+}
+
+/* --- start and end ------------------------------------------------------------------------------
+ */
+
+static uint64_t at_most(uint64_t n, uint64_t most) {
+    return n < most ? n : most;
 }
 
 static int worker_open(worker *w) {
-    char why[256] = "", name[32];
-    kvt_status status = replay_realm(&w->options, why, sizeof why, &w->realm);
+    char why[REPLAY_MAX_TEXT_BYTES] = "", name[32];
+    uint64_t page_bytes;
+    kvt_status status = replay_realm(&w->options, why, sizeof why, &w->realm, &page_bytes);
     if (status != KVT_OK)
-        return tool_fail(tool_code(status), "%s", why);
+        return give_up(tool_code(status), why);
     oracle_init(&w->realm, &w->oracle);
     const kvt_geometry *g = &w->realm.geometry;
+    uint64_t row_heads = (uint64_t)g->n_layers * g->n_kv_heads;
+    w->token_bytes = 2 * row_heads * (g->head_dim[0] + g->head_dim[1]);
+    w->chunk_tokens =
+        (uint32_t)at_most(1 + CHUNK_BYTES / (w->token_bytes * g->page_tokens), CHUNK_PAGES) *
+        g->page_tokens;
     w->rows = malloc(KVT_MAX_REQUEST_TOKENS * sizeof *w->rows);
     for (int p = 0; p < 2; p++)
-        w->part[p] = calloc((size_t)CHUNK_PAGES * g->page_tokens * g->n_layers * g->n_kv_heads,
-                            2ull * g->head_dim[p]);
+        w->part[p] = calloc(w->chunk_tokens * row_heads, 2ull * g->head_dim[p]);
     if (!w->rows || !w->part[0] || !w->part[1])
-        return tool_fail(TOOL_SYSTEM, "out of memory");
+        return give_up(TOOL_SYSTEM, "no memory");
     snprintf(name, sizeof name, "replay %llu", (unsigned long long)w->index);
     kvt_options options = {.socket = w->options.socket,
                            .name = name,
                            .timeout_ms = (uint32_t)w->options.timeout_ms,
-                           .staging_pages = 256};
+                           .staging_pages =
+                               (uint32_t)at_most(2 + STAGING_BYTES / page_bytes, STAGING_PAGES)};
     status = kvt_open(&options, &w->realm, &w->client);
     if (status != KVT_OK)
-        return tool_fail(tool_code(status), "%s", kvt_last_error());
+        return give_up(tool_code(status), kvt_last_error());
+    w->answered_s = tool_now_s();
     return TOOL_OK;
 }
 
-int tool_replay_worker(int argc, char **argv) {
+static int run(const tool_command *self, int argc, char **argv) {
     static worker w;
     replay_options *o = &w.options;
     const tool_option options[] = {
@@ -225,7 +347,7 @@ int tool_replay_worker(int argc, char **argv) {
         {.name = "codec", .text = &o->codec},
         {.name = "dtype", .text = &o->dtype},
         {.name = "index", .number = &w.index, .high = UINT64_MAX},
-        {.name = "workers", .number = &o->n_workers, .low = 1, .high = 4096},
+        {.name = "workers", .number = &o->n_workers, .low = 1, .high = REPLAY_MAX_WORKERS},
         {.name = "requests", .number = &o->n_requests, .high = UINT64_MAX},
         {.name = "layers", .number = &o->layers, .high = UINT32_MAX},
         {.name = "heads", .number = &o->heads, .high = UINT32_MAX},
@@ -234,21 +356,28 @@ int tool_replay_worker(int argc, char **argv) {
         {.name = "wait", .number = &o->wait_ms, .high = UINT32_MAX},
         {.name = "timeout", .number = &o->timeout_ms, .high = UINT32_MAX},
         {0}};
-    int n, code = tool_options(argc, argv, options, NULL, 0, &n);
+    int n, code = tool_options(self, argc, argv, options, NULL, 0, &n);
     if (code == TOOL_OK && (!o->trace || !o->socket || !o->codec || !o->dtype || !o->n_workers))
-        code = tool_fail(TOOL_USAGE, "replay-worker is started by kvtrunk replay");
-    if (code == TOOL_OK)
-        code = worker_open(&w);
-    if (code == TOOL_OK)
-        code = replay_trace(&w);
+        code = tool_fail(TOOL_USAGE, "replay-worker: is started by kvtrunk replay");
     if (code != TOOL_OK)
         return code;
+    code = worker_open(&w);
+    if (code == TOOL_OK)
+        code = replay_trace(&w);
     kvt_close(w.client);
-    say(REPLAY_LATENCY, w.latencies, w.n_latencies * sizeof *w.latencies);
-    say(REPLAY_END, &w.counts, sizeof w.counts);
-    free(w.latencies);
+    if (code == TOOL_OK) {
+        say(REPLAY_LATENCIES, w.latencies_us, w.n_latencies * sizeof *w.latencies_us);
+        say(REPLAY_END, &w.counts, sizeof w.counts);
+    }
+    free(w.latencies_us);
     free(w.rows);
     free(w.part[0]);
     free(w.part[1]);
-    return TOOL_OK;
+    return code;
 }
+
+const tool_command tool_replay_worker = {
+    .name = "replay-worker",
+    .operands = "",
+    .run = run,
+};
