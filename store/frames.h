@@ -10,7 +10,7 @@
  * back to the granules when its last frame is freed, so no class can hold room that another needs
  * forever (frames_victim helps when it is spread thin). The slab size is chosen so that tail and
  * rounding waste stay under 4 % for frames of 4 KiB and up (smaller ones: rounding to
- * FRAMES_ALIGN_BYTES apart, under 4 % too). A slab takes up to some 26 granules for that, so
+ * FRAMES_ALIGN_BYTES apart, under 4 % too). A slab takes up to some 30 granules for that, so
  * granules are small in small arenas: 4 KiB up to 1 GiB, then 8, 16, 32, and 64 KiB from 16 GiB on.
  *
  * This file counts and places; it never touches the arena's bytes. It knows the arena by its size

@@ -40,8 +40,7 @@ static uint32_t slab_moves(const frames *f, const ask *a, const slab *s, const w
 }
 
 static void search(const frames *f, const ask *a, uint32_t granule, window *best) {
-    slab_walk ahead,
-        behind; /* the window's slabs: those that ahead has passed and behind has not */
+    slab_walk ahead, behind; /* the window's slabs: those that only ahead has passed */
     frames_walk_from(&ahead, f, granule);
     behind = ahead;
     uint32_t at = frames_walk_next(&ahead), n_moves = 0;
