@@ -21,7 +21,7 @@ kvt_test(test_wire SOURCES test_wire.c LIBS kvt_wire kvt_kernels)
 kvt_test(sim SOURCES sim/world.c sim/daemon.c sim/worker.c sim/payload.c LIBS kvt_core
          ARGS --count 300)
 kvt_test(sim_deep TARGET sim ARGS --seed 1000 --count 10000 LABELS slow TIMEOUT 3600)
-foreach(name kill cut death)
+foreach(name kill cut death access)
     kvt_test(e2e_${name} SOURCES e2e/${name}.c e2e/e2e.c LIBS kvtrunk_static kvt_oracle
              LABELS e2e NEEDS kvtrunkd TIMEOUT 300)
 endforeach()

@@ -10,7 +10,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-/* Shuts down every connected UNIX socket of this process that leads to the daemon. */
+/* Shuts down every connected UNIX socket of this process that leads to the daemon: one whose other
+ * end was bound in its folder (a listener may be bound to another name and renamed). */
 static int cut_connections(const e2e_daemon *d) {
     int n = 0;
     for (int fd = 3; fd < 256; fd++) {
@@ -18,7 +19,7 @@ static int cut_connections(const e2e_daemon *d) {
         socklen_t size = sizeof peer;
         memset(&peer, 0, sizeof peer);
         if (getpeername(fd, (struct sockaddr *)&peer, &size) == 0 && peer.sun_family == AF_UNIX &&
-            strcmp(peer.sun_path, d->socket) == 0)
+            strncmp(peer.sun_path, d->folder, strlen(d->folder)) == 0)
             n += shutdown(fd, SHUT_RDWR) == 0;
     }
     return n;

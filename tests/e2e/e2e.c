@@ -2,7 +2,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <stdarg.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -45,6 +45,8 @@ void e2e_start(e2e_daemon *d, const char *const *settings) {
     d->pid = fork();
     CHECK(d->pid >= 0);
     if (d->pid == 0) {
+        /* A test that fails leaves nothing behind that holds its output open. */
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
         close(pipe_fd[0]);
         execv(program, argv);
         fprintf(stderr, "cannot run %s\n", program);
@@ -223,6 +225,7 @@ e2e_child e2e_spawn(const e2e_daemon *d, const char *job, uint64_t seed) {
     pid_t pid = fork();
     CHECK(pid >= 0);
     if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
         /* Out of the way first: 3 and 4 may be among the four. */
         int out = fcntl(up[1], F_DUPFD, 10), in = fcntl(down[0], F_DUPFD, 10);
         dup2(out, 3);
