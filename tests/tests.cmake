@@ -18,13 +18,26 @@ if(NOT KVT_SANITIZE)
 endif()
 kvt_test(test_wire SOURCES test_wire.c LIBS kvt_wire kvt_kernels)
 
+
+# Thousands of seeds where that takes seconds, hundreds where sanitizers slow it down.
+if(KVT_SANITIZE)
+    set(sim_seeds 400)
+else()
+    set(sim_seeds 5000)
+endif()
 kvt_test(sim SOURCES sim/world.c sim/daemon.c sim/worker.c sim/payload.c LIBS kvt_core
-         ARGS --count 300)
+         ARGS --count ${sim_seeds})
 kvt_test(sim_deep TARGET sim ARGS --seed 1000 --count 10000 LABELS slow TIMEOUT 3600)
 foreach(name kill cut death access)
     kvt_test(e2e_${name} SOURCES e2e/${name}.c e2e/e2e.c LIBS kvtrunk_static kvt_oracle
              LABELS e2e NEEDS kvtrunkd TIMEOUT 300)
 endforeach()
+kvt_test(e2e_kill_long TARGET e2e_kill ARGS 1000 LABELS slow TIMEOUT 3600)
+kvt_test(e2e_death_long TARGET e2e_death ARGS 500 LABELS slow TIMEOUT 3600)
+if(NOT KVT_SANITIZE) # the counting in Python would be what takes the time
+    kvt_script(replay SCRIPT replay.py LABELS e2e TIMEOUT 400)
+    kvt_script(replay_long SCRIPT replay.py ARGS --long LABELS slow TIMEOUT 3600)
+endif()
 add_subdirectory(cuda)
 
 kvt_test(test_json_scan SOURCES test_json_scan.c LIBS kvt_config)
