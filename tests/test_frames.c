@@ -579,7 +579,10 @@ static void test_arena(void) {
     CHECK(arena_plan(UINT64_MAX / 65536 * 65536, 10, &h) == KVT_EINVAL);
     CHECK(arena_plan(65536, 0, &h) == KVT_EINVAL);
     CHECK(h.magic == 0);
-    for (uint32_t n = 1; n < 100000; n = n * 3 + 1) {
+    /* 7,680 numbers and the header's page fill the first granule exactly. */
+    static const uint32_t numbers[] = {1, 2, 1000, 7679, 7680, 7681, 15872, 15873, 1000000};
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers); i++) {
+        uint32_t n = numbers[i];
         CHECK(arena_plan(5 * 65536, n, &h) == KVT_OK);
         CHECK(h.magic == KVT_ARENA_MAGIC && h.version == 1 && h.boot_id == 42 &&
               h.max_frames == n && h.data_bytes == 5 * 65536 && h.reserved[8] == 0);
