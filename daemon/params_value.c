@@ -195,10 +195,16 @@ static kvt_status set_size(const param *p, const char *text, size_t n_bytes, par
             if (strlen(units[unit].name) == n_bytes - n &&
                 memcmp(units[unit].name, text + n, n_bytes - n) == 0)
                 break;
-        if (unit == N_UNITS)
+        if (unit == N_UNITS) {
+            /* Printable ASCII alone: a message is one line, and cut anywhere it stays text. */
+            char shown[16];
+            size_t n_shown = 0;
+            for (size_t i = n; i < n_bytes && n_shown < 12; i++)
+                shown[n_shown++] = text[i] >= ' ' && text[i] <= '~' ? text[i] : '?';
             return refuse(p, why, why_bytes,
                           "\"%.*s\" is no unit (B, KiB, MiB, GiB and TiB are; no fractions)",
-                          (int)least(n_bytes - n, 12), text + n);
+                          (int)n_shown, shown);
+        }
     }
     if (number > UINT64_MAX >> units[unit].shift || (number << units[unit].shift) < p->low ||
         (number << units[unit].shift) > p->high)

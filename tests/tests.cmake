@@ -38,7 +38,9 @@ if(NOT KVT_SANITIZE) # the counting in Python would be what takes the time
     kvt_script(replay SCRIPT replay.py LABELS e2e TIMEOUT 400)
     kvt_script(replay_long SCRIPT replay.py ARGS --long LABELS slow TIMEOUT 3600)
 endif()
-add_subdirectory(cuda)
+if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/cuda/CMakeLists.txt)
+    add_subdirectory(cuda)
+endif()
 
 kvt_test(test_json_scan SOURCES test_json_scan.c LIBS kvt_config)
 kvt_test(test_config SOURCES test_config.c LIBS kvt_config)
@@ -67,3 +69,9 @@ if(KVT_SANITIZE)
 endif()
 kvt_test(test_store_model SOURCES test_store_model.c LIBS kvt_store ARGS 1 ${store_operations})
 kvt_test(test_store_model_long TARGET test_store_model ARGS 2 50000000 LABELS slow TIMEOUT 1200)
+
+# ./run bench. Not a test: what it prints is a timing, and means something on an idle machine only.
+file(GLOB bench_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/bench/*.c)
+add_executable(bench EXCLUDE_FROM_ALL ${bench_sources} e2e/e2e.c)
+target_link_libraries(bench PRIVATE kvt_core kvt_device kvtrunk_static kvt_oracle nng m)
+add_dependencies(bench kvtrunkd)

@@ -42,15 +42,15 @@ bench_pair bench_turns(bench_work a, bench_work b, void *context, int rounds);
 /* Percentile (0 .. 100) of values, which are sorted for it. */
 double bench_percentile(double *values, size_t n, double percent);
 
-/* The parts. Each reports its rows. */
+/* The parts. Each reports its rows. A part that is not linked in is left out. */
 void bench_match(void);
 void bench_evict(void);
 void bench_memory(void);
 void bench_pages(void);
 void bench_acquire(void);
 void bench_sessions(void);
-void bench_codec(void);
-void bench_fidelity(void);
+__attribute__((weak)) void bench_codec(void);
+__attribute__((weak)) void bench_fidelity(void);
 
 /* Parts that are processes of their own: returns the exit code, or -1 if argv names none. */
 int bench_child(int argc, char **argv);

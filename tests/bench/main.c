@@ -111,7 +111,7 @@ int main(int argc, char **argv) {
             part = argv[i];
     }
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        if (part && strcmp(part, parts[i].name) != 0)
+        if ((part && strcmp(part, parts[i].name) != 0) || !parts[i].run)
             continue;
         found = 1;
         if (!json)
