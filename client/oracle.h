@@ -31,7 +31,7 @@ typedef struct oracle {
  * rank change it. */
 void oracle_init(const kvt_realm *realm, oracle *ret_oracle);
 
-/* ret_rows[i] = the hash of tokens[0 .. i], for each of n tokens. Some 1.5 ns a token. */
+/* ret_rows[i] = the hash of tokens[0 .. i], for each of n tokens. */
 void oracle_rows(const oracle *o, const uint32_t *tokens, size_t n, uint64_t *ret_rows);
 
 /* Writes the elements of n_rows rows of layers first_layer .. first_layer + n_layers - 1; the

@@ -3,6 +3,7 @@
  */
 #include "client/tool.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -74,10 +75,17 @@ static int write_config(const tool_daemon *d, uint64_t max_pages, uint64_t arena
     FILE *file = fopen(d->config, "we");
     if (!file)
         return tool_fail(TOOL_SYSTEM, "%s: %s", d->config, strerror(errno));
-    fputs("{\n  \"socket\": ", file);
-    tool_json_text(file, d->socket);
+    const struct {
+        const char *key, *value;
+    } paths[] = {{"socket", d->socket}, {"arena_dir", d->folder}, {"staging_dir", d->folder}};
+    fputc('{', file);
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+        fprintf(file, "\n  \"%s\": ", paths[i].key);
+        tool_json_text(file, paths[i].value);
+        fputc(',', file);
+    }
     fprintf(file,
-            ",\n  \"arena\": %llu,\n  \"max_pages\": %llu,\n  \"page_tokens\": %u,\n"
+            "\n  \"arena\": %llu,\n  \"max_pages\": %llu,\n  \"page_tokens\": %u,\n"
             "  \"max_claimed_pages\": %llu,\n  \"log_level\": \"warning\"\n}\n",
             (unsigned long long)arena_bytes, (unsigned long long)max_pages, page_tokens,
             (unsigned long long)max_pages);
@@ -141,26 +149,37 @@ static int run(tool_daemon *d, uint64_t arena_bytes) {
     return tool_fail(TOOL_SYSTEM, "the daemon did not start (%s)", program);
 }
 
+/* With all that is in it: a daemon that was killed leaves its arena, a worker its staging file. */
 static void remove_folder(const tool_daemon *d) {
-    char lock[192];
-    snprintf(lock, sizeof lock, "%s.lock", d->socket);
-    unlink(lock);
-    unlink(d->socket);
-    unlink(d->config);
+    DIR *folder = opendir(d->folder);
+    if (folder) {
+        for (struct dirent *entry; (entry = readdir(folder));)
+            if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+                unlinkat(dirfd(folder), entry->d_name, 0);
+        closedir(folder);
+    }
     rmdir(d->folder);
+}
+
+/* In memory, where the arena should be; else where temporary files go. */
+static int make_folder(tool_daemon *d) {
+    const char *tmp = getenv("TMPDIR");
+    const char *places[] = {"/dev/shm", tmp && *tmp ? tmp : "/tmp", "/tmp"};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        /* A socket's address holds 107 bytes. */
+        int n = snprintf(d->folder, sizeof d->folder, "%s/kvtrunk-replay-XXXXXX", places[i]);
+        if (n < 80 && mkdtemp(d->folder))
+            return TOOL_OK;
+    }
+    return tool_fail(TOOL_SYSTEM, "a folder in /tmp cannot be made: %s", strerror(errno));
 }
 
 int tool_daemon_start(uint64_t max_pages, uint64_t arena_bytes, uint32_t page_tokens,
                       tool_daemon *ret_daemon) {
-    const char *tmp = getenv("TMPDIR");
     tool_daemon d = {0};
     tool_stopping();
-    /* A socket's address holds 107 bytes. */
-    if (!tmp || !*tmp || strlen(tmp) > 60)
-        tmp = "/tmp";
-    snprintf(d.folder, sizeof d.folder, "%s/kvtrunk-replay-XXXXXX", tmp);
-    if (!mkdtemp(d.folder))
-        return tool_fail(TOOL_SYSTEM, "%s: %s", d.folder, strerror(errno));
+    if (make_folder(&d) != TOOL_OK)
+        return TOOL_SYSTEM;
     snprintf(d.socket, sizeof d.socket, "%s/kvtrunk.sock", d.folder);
     snprintf(d.config, sizeof d.config, "%s/kvtrunkd.json", d.folder);
     int code = write_config(&d, max_pages, arena_bytes, page_tokens);

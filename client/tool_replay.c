@@ -11,7 +11,11 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { WHY_BYTES = 384 };
+enum {
+    WHY_BYTES = 384,
+    STAGING_BYTES = 64 << 20,
+    STAGING_PAGES = 256,
+};
 
 kvt_status replay_realm(const replay_options *o, char *why, size_t why_bytes, kvt_realm *ret_realm,
                         uint64_t *ret_page_bytes) {
@@ -25,11 +29,26 @@ kvt_status replay_realm(const replay_options *o, char *why, size_t why_bytes, kv
         status = kvt_page_shape_init(&g, 0, o->codec, why, why_bytes, &shape);
     if (status != KVT_OK)
         return status;
+    for (uint32_t i = 0; i < shape.n_ranges; i++) {
+        const uint8_t *codec = shape.ranges[i].codec;
+        if (codec[0] == KVT_CODEC_I2K || codec[0] == KVT_CODEC_W2V || codec[1] == KVT_CODEC_I2K ||
+            codec[1] == KVT_CODEC_W2V) {
+            snprintf(why, why_bytes,
+                     "codec set \"%s\": two bits lose more than a replay can tell from an error",
+                     o->codec);
+            return KVT_ENOTSUP;
+        }
+    }
     *ret_realm =
         (kvt_realm){.model = "replay", .engine = "oracle", .codec = o->codec, .geometry = g};
     if (ret_page_bytes)
         *ret_page_bytes = kvt_page_max_bytes(&shape);
     return KVT_OK;
+}
+
+uint32_t replay_staging_pages(uint64_t page_bytes) {
+    uint64_t n = 2 + STAGING_BYTES / page_bytes;
+    return n < STAGING_PAGES ? (uint32_t)n : STAGING_PAGES;
 }
 
 int replay_is_exact(const replay_options *options) {
@@ -118,11 +137,6 @@ out:
  */
 
 static int take_capacity(const char *text, uint64_t unique_pages, uint64_t *ret_max_pages) {
-    /* More than the trace has: several workers may be filling the same page. */
-    if (!text) {
-        *ret_max_pages = unique_pages + 65536;
-        return TOOL_OK;
-    }
     char *end;
     double n = strtod(text, &end);
     int percent = strcmp(end, "%") == 0;
@@ -143,20 +157,27 @@ static int start_daemon(replay_options *options, const reuse_counts *possible, t
     kvt_realm realm;
     char why[WHY_BYTES] = "";
     uint64_t page_bytes, max_pages = 0, mib = 1 << 20;
-    int code = take_capacity(options->capacity, possible->unique_pages, &max_pages);
+    int code = TOOL_OK;
+    if (options->capacity)
+        code = take_capacity(options->capacity, possible->unique_pages, &max_pages);
     if (code != TOOL_OK)
         return code;
     kvt_status status = replay_realm(options, why, sizeof why, &realm, &page_bytes);
     if (status != KVT_OK)
         return tool_fail(TOOL_USAGE, "%s", why);
+    /* Room for all is somewhat more than the trace has: each worker may be sealing pages that
+     * another one has just sealed. */
+    if (!options->capacity)
+        max_pages = possible->unique_pages + possible->unique_pages / 64 + 64 +
+                    options->n_workers * replay_staging_pages(page_bytes);
     /* Frames must never be what is short, since pages are what --capacity counts: 6 % for what
      * slabs waste, and some for sizes that only short pages have. */
     uint64_t arena = (max_pages * page_bytes / 100 * 106 / mib + 8) * mib;
     code = tool_daemon_start(max_pages, arena, (uint32_t)options->page_tokens, d);
-    if (code != TOOL_OK && !tool_stopping())
+    if (code != TOOL_OK && !tool_stopping() && arena > (uint64_t)1 << 30)
         tool_fail(code,
-                  "it was to have room for %s pages of up to %s, %s of shared memory in all; "
-                  "--capacity and --requests make that less",
+                  "room for %s pages of up to %s was asked for, %s of shared memory in all; "
+                  "--capacity or --requests makes that less",
                   tool_number(max_pages), tool_size(page_bytes), tool_size(arena));
     options->socket = d->socket;
     *ret_max_pages = max_pages;

@@ -33,6 +33,9 @@ typedef struct replay_options {
 kvt_status replay_realm(const replay_options *options, char *why, size_t why_bytes,
                         kvt_realm *ret_realm, uint64_t *ret_page_bytes);
 
+/* Pages that a worker encodes before it seals them: fewer of large ones, to bound its memory. */
+uint32_t replay_staging_pages(uint64_t page_bytes);
+
 /* Do decoded bytes equal what was encoded? Otherwise they are only near it. */
 int replay_is_exact(const replay_options *options);
 

@@ -121,12 +121,12 @@ static void print_rows(const cJSON *rows) {
     }
     int i = 0;
     for (item = n_columns ? first->child : NULL; item && i < n_columns; item = item->next, i++)
-        printf("  %-*s", width[i], item->string);
+        printf("  %-*s", i + 1 < n_columns ? width[i] : 0, item->string);
     printf("%s", n_columns ? "\n" : "");
     cJSON_ArrayForEach(row, rows) {
         i = 0;
         for (item = row->child; item && i < n_columns; item = item->next, i++)
-            printf("  %-*s", width[i], value_text(item, 1, cell));
+            printf("  %-*s", i + 1 < n_columns ? width[i] : 0, value_text(item, 1, cell));
         printf("%s\n", n_columns ? "" : value_text(row, 1, cell));
     }
 }

@@ -17,8 +17,6 @@ enum {
     /* Bounds of memory for large geometries; tiny ones are bounded by pages. */
     CHUNK_BYTES = 16 << 20, /* decoded and checked at once */
     CHUNK_PAGES = 64,
-    STAGING_BYTES = 64 << 20, /* encoded and sealed at once */
-    STAGING_PAGES = 256,
     SAY_MS = 100,   /* between two words of progress */
     AWAY_MS = 20,   /* an engine would compute while the daemon is away; a replay waits instead */
     GIVE_UP_S = 30, /* this long without an answer: there is no daemon any more */
@@ -329,8 +327,7 @@ static int worker_open(worker *w) {
     kvt_options options = {.socket = w->options.socket,
                            .name = name,
                            .timeout_ms = (uint32_t)w->options.timeout_ms,
-                           .staging_pages =
-                               (uint32_t)at_most(2 + STAGING_BYTES / page_bytes, STAGING_PAGES)};
+                           .staging_pages = replay_staging_pages(page_bytes)};
     status = kvt_open(&options, &w->realm, &w->client);
     if (status != KVT_OK)
         return give_up(tool_code(status), kvt_last_error());
