@@ -1,0 +1,35 @@
+/* fake_cuda.h - what a test may say to, and ask of, the fake CUDA runtime. */
+#ifndef KVT_TESTS_CUDA_FAKE_CUDA_H
+#define KVT_TESTS_CUDA_FAKE_CUDA_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/*
+ * How late the "GPU" begins with a piece of work that nobody waits for: a time drawn from
+ * 0 .. max_delay_us, from the seed. Work that somebody waits for is done at once. The default is
+ * 20,000; the environment variable KVT_FAKE_CUDA_DELAY_US changes it.
+ */
+void fake_cuda_set_delay(unsigned max_delay_us, uint64_t seed);
+
+/* Call number n from now on (1 = the next) fails, whichever it is; those that free and ask never
+ * do. 0 = none. */
+void fake_cuda_fail_call(uint64_t n);
+
+/* Calls that could have been made to fail, since the last fake_cuda_fail_call. */
+uint64_t fake_cuda_calls(void);
+
+/* What the process has: device memory, mappings, pinned memory, streams, events. */
+unsigned fake_cuda_live(void);
+
+/* The number of devices; 1 from the start. */
+void fake_cuda_set_devices(int n_devices);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,255 @@
+/* The fake runtime's entry, errors, and processes. */
+#include "tests/cuda/fake_state.h"
+
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+namespace fake {
+
+state &st = *new state;
+static thread_local cudaError_t last_error = cudaSuccess;
+
+void misuse(const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    fputs("fake CUDA: ", stderr);
+    vfprintf(stderr, format, arguments);
+    fputc('\n', stderr);
+    va_end(arguments);
+    abort();
+}
+
+cudaError_t fail(cudaError_t error) {
+    if (error != cudaSuccess)
+        last_error = error;
+    return error;
+}
+
+static cudaError_t enter_any(lock &l) {
+    /* A child of fork() has no GPU thread, and no right to its parent's device. */
+    int pid = st.pid;
+    if (pid != 0 && pid != getpid())
+        return fail(cudaErrorInitializationError);
+    l.lock();
+    if (st.pid == 0) {
+        st.pid = getpid();
+        st.owner = this_process();
+        const char *delay = getenv("KVT_FAKE_CUDA_DELAY_US");
+        if (delay)
+            st.max_delay_us = (unsigned)strtoul(delay, nullptr, 10);
+        st.streams.push_back(&st.default_stream);
+        start_gpu();
+    }
+    if (st.n_devices == 0)
+        return fail(cudaErrorNoDevice);
+    return fail(st.sticky);
+}
+
+cudaError_t enter(lock &l, cudaError_t failure) {
+    cudaError_t error = enter_any(l);
+    if (error != cudaSuccess)
+        return error;
+    return ++st.n_calls == st.fail_call ? fail(failure) : cudaSuccess;
+}
+
+cudaError_t enter_free(lock &l) {
+    return enter_any(l);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Processes and what they share
+ * ---------------------------------------------------------------------------------------------- */
+
+process process_of(int pid) {
+    char path[64], text[512];
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+    if (fd >= 0)
+        close(fd);
+    if (n <= 0)
+        return {pid, 0};
+    text[n] = '\0';
+    /* "pid (name) state ..."; the name may hold anything, so from its last parenthesis on. Field 22
+     * is the start time. */
+    const char *at = strrchr(text, ')');
+    if (!at || at[1] == '\0' || at[2] == 'Z' || at[2] == 'X')
+        return {pid, 0};
+    at += 2;
+    for (int field = 3; field < 22 && at; field++)
+        at = strchr(at + 1, ' ');
+    return {pid, at ? strtoull(at, nullptr, 10) : 0};
+}
+
+process this_process() {
+    return process_of(getpid());
+}
+
+bool is_alive(const process &p) {
+    return p.start != 0 && process_of(p.pid).start == p.start;
+}
+
+bool share(uint64_t bytes, shared_file *ret_file) {
+    int fd = memfd_create("fake-cuda", MFD_CLOEXEC);
+    if (fd < 0)
+        return false;
+    if (ftruncate(fd, (off_t)bytes) != 0) {
+        close(fd);
+        return false;
+    }
+    *ret_file = {st.owner, fd};
+    return true;
+}
+
+void *map_shared(const shared_file &file, uint64_t offset, uint64_t bytes, void *fixed) {
+    int fd = file.fd;
+    if (file.owner.pid != st.owner.pid) {
+        char path[64];
+        snprintf(path, sizeof path, "/proc/%d/fd/%d", file.owner.pid, file.fd);
+        fd = is_alive(file.owner) ? open(path, O_RDWR | O_CLOEXEC) : -1;
+        if (fd < 0)
+            return nullptr;
+    }
+    void *map = mmap(fixed, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | (fixed ? MAP_FIXED : 0), fd,
+                     (off_t)offset);
+    if (fd != file.fd)
+        close(fd);
+    return map == MAP_FAILED ? nullptr : map;
+}
+
+} // namespace fake
+
+using namespace fake;
+
+/* ------------------------------------------------------------------------------------------------
+ * Devices and errors
+ * ---------------------------------------------------------------------------------------------- */
+
+cudaError_t cudaGetDeviceCount(int *ret_count) {
+    lock l(st.mutex, std::defer_lock);
+    cudaError_t error = enter(l, cudaErrorUnknown);
+    if (error == cudaSuccess)
+        *ret_count = st.n_devices;
+    return error;
+}
+
+cudaError_t cudaSetDevice(int device) {
+    lock l(st.mutex, std::defer_lock);
+    cudaError_t error = enter(l, cudaErrorUnknown);
+    if (error == cudaSuccess && (device < 0 || device >= st.n_devices))
+        error = fail(cudaErrorInvalidDevice);
+    return error;
+}
+
+cudaError_t cudaGetDevice(int *ret_device) {
+    lock l(st.mutex, std::defer_lock);
+    cudaError_t error = enter(l, cudaErrorUnknown);
+    if (error == cudaSuccess)
+        *ret_device = 0;
+    return error;
+}
+
+cudaError_t cudaDeviceGetAttribute(int *ret_value, cudaDeviceAttr attribute, int device) {
+    lock l(st.mutex, std::defer_lock);
+    cudaError_t error = enter(l, cudaErrorUnknown);
+    if (error != cudaSuccess)
+        return error;
+    if (device < 0 || device >= st.n_devices)
+        return fail(cudaErrorInvalidDevice);
+    switch (attribute) {
+    case cudaDevAttrMultiProcessorCount:
+        *ret_value = 2;
+        return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMajor:
+        *ret_value = 8;
+        return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMinor:
+        *ret_value = 0;
+        return cudaSuccess;
+    case cudaDevAttrIpcEventSupport:
+        *ret_value = 1;
+        return cudaSuccess;
+    }
+    return fail(cudaErrorInvalidValue);
+}
+
+cudaError_t cudaGetLastError(void) {
+    cudaError_t error = last_error;
+    last_error = cudaSuccess;
+    return error;
+}
+
+cudaError_t cudaPeekAtLastError(void) {
+    return last_error;
+}
+
+const char *cudaGetErrorName(cudaError_t error) {
+    switch (error) {
+#define NAME(name)                                                                                 \
+    case name:                                                                                     \
+        return #name
+        NAME(cudaSuccess);
+        NAME(cudaErrorInvalidValue);
+        NAME(cudaErrorMemoryAllocation);
+        NAME(cudaErrorInitializationError);
+        NAME(cudaErrorInvalidConfiguration);
+        NAME(cudaErrorInvalidDevicePointer);
+        NAME(cudaErrorInvalidMemcpyDirection);
+        NAME(cudaErrorInsufficientDriver);
+        NAME(cudaErrorNoDevice);
+        NAME(cudaErrorInvalidDevice);
+        NAME(cudaErrorDeviceUninitialized);
+        NAME(cudaErrorMapBufferObjectFailed);
+        NAME(cudaErrorInvalidResourceHandle);
+        NAME(cudaErrorNotReady);
+        NAME(cudaErrorHostMemoryAlreadyRegistered);
+        NAME(cudaErrorHostMemoryNotRegistered);
+        NAME(cudaErrorLaunchFailure);
+        NAME(cudaErrorNotSupported);
+        NAME(cudaErrorUnknown);
+#undef NAME
+    }
+    return "unrecognized error code";
+}
+
+const char *cudaGetErrorString(cudaError_t error) {
+    return cudaGetErrorName(error);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * What tests say and ask
+ * ---------------------------------------------------------------------------------------------- */
+
+void fake_cuda_set_delay(unsigned max_delay_us, uint64_t seed) {
+    lock l(st.mutex);
+    st.max_delay_us = max_delay_us;
+    st.random = seed * UINT64_C(0x9e3779b97f4a7c15) | 1;
+}
+
+void fake_cuda_fail_call(uint64_t n) {
+    lock l(st.mutex);
+    st.n_calls = 0;
+    st.fail_call = n;
+}
+
+uint64_t fake_cuda_calls(void) {
+    lock l(st.mutex);
+    return st.n_calls;
+}
+
+unsigned fake_cuda_live(void) {
+    lock l(st.mutex);
+    size_t n = st.device.size() + st.pinned.size() + st.events.size();
+    for (const CUstream_st *stream : st.streams)
+        n += stream != &st.default_stream && !stream->destroyed;
+    return (unsigned)n;
+}
+
+void fake_cuda_set_devices(int n_devices) {
+    lock l(st.mutex);
+    st.n_devices = n_devices;
+}

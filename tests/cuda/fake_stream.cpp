@@ -1,0 +1,328 @@
+/*
+ * Streams: host threads put work in, one "GPU" thread takes it out, late and in no order but that
+ * of each stream. Work that no host thread waits for begins after a delay: a host that reads a
+ * result without waiting reads what was there before.
+ */
+#include "tests/cuda/fake_state.h"
+
+#include <thread>
+
+#include "tests/cuda/emu_run.h"
+
+namespace fake {
+
+static const auto ask_again_after = std::chrono::microseconds(100);
+
+CUstream_st *stream_of(cudaStream_t stream) {
+    if (!stream)
+        return &st.default_stream;
+    for (CUstream_st *known : st.streams) {
+        if (known == stream && !known->destroyed)
+            return known;
+    }
+    return nullptr;
+}
+
+bool is_idle(const CUstream_st *stream) {
+    return stream->completed == stream->submitted;
+}
+
+static uint64_t draw() {
+    st.random ^= st.random << 13;
+    st.random ^= st.random >> 7;
+    st.random ^= st.random << 17;
+    return st.random;
+}
+
+void submit(CUstream_st *stream, work run) {
+    auto delay = std::chrono::microseconds(draw() % (st.max_delay_us + 1));
+    stream->operations.push_back({std::move(run), clock::now() + delay});
+    stream->submitted++;
+    st.changed.notify_all();
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * The GPU
+ * ---------------------------------------------------------------------------------------------- */
+
+/* Somebody waits for a stream that waits for an event: whoever is to record it must get on. */
+static bool everybody_hurries() {
+    for (const CUstream_st *stream : st.streams) {
+        if (stream->n_waiting > 0 && stream->blocked)
+            return true;
+    }
+    return false;
+}
+
+static clock::time_point begins(const CUstream_st *stream, bool hurry) {
+    if (stream->blocked)
+        return stream->ask_again;
+    return hurry || stream->n_waiting > 0 ? clock::time_point::min()
+                                          : stream->operations.front().due;
+}
+
+/* A stream whose next work may begin now, drawn; or NULL, and when to look again. */
+static CUstream_st *pick(clock::time_point *ret_look_again) {
+    bool hurry = everybody_hurries();
+    clock::time_point now = clock::now(), first = clock::time_point::max();
+    size_t n = st.streams.size(), start = draw() % n;
+    for (size_t i = 0; i < n; i++) {
+        CUstream_st *stream = st.streams[(start + i) % n];
+        if (stream->operations.empty())
+            continue;
+        clock::time_point at = begins(stream, hurry);
+        if (at <= now)
+            return stream;
+        first = at < first ? at : first;
+    }
+    *ret_look_again = first;
+    return nullptr;
+}
+
+static void run_one(lock &l, CUstream_st *stream) {
+    work run = stream->operations.front().run;
+    st.busy = true;
+    open_guards();
+    l.unlock();
+    bool done = run();
+    l.lock();
+    close_guards();
+    st.busy = false;
+    stream->blocked = !done;
+    if (done) {
+        stream->operations.pop_front();
+        stream->completed++;
+    } else {
+        stream->ask_again = clock::now() + ask_again_after;
+    }
+    st.changed.notify_all();
+}
+
+static void remove_destroyed() {
+    for (size_t i = st.streams.size(); i-- > 0;) {
+        CUstream_st *stream = st.streams[i];
+        if (stream->destroyed && stream->operations.empty() && stream->n_waiting == 0) {
+            st.streams.erase(st.streams.begin() + (ptrdiff_t)i);
+            delete stream;
+        }
+    }
+}
+
+/* One piece of work, or a pause until there may be some. */
+static void step(lock &l) {
+    clock::time_point look_again = clock::time_point::max();
+    CUstream_st *stream = st.busy ? nullptr : pick(&look_again);
+    if (stream)
+        run_one(l, stream);
+    else if (look_again == clock::time_point::max())
+        st.changed.wait(l);
+    else
+        st.changed.wait_until(l, look_again);
+}
+
+static void gpu_main() {
+    lock l(st.mutex);
+    for (;;) {
+        step(l);
+        remove_destroyed();
+    }
+}
+
+void wait_for(lock &l, CUstream_st *stream, uint64_t n_completed) {
+    stream->n_waiting++;
+    while (stream->completed < n_completed)
+        step(l);
+    stream->n_waiting--;
+}
+
+void wait_for_all(lock &l) {
+    for (size_t i = 0; i < st.streams.size(); i++)
+        wait_for(l, st.streams[i], st.streams[i]->submitted);
+}
+
+void start_gpu() {
+    std::thread(gpu_main).detach();
+}
+
+/* What a copy or a kernel is given must be device memory, or pinned. */
+static bool reachable(const void *at, size_t bytes, bool *ret_device) {
+    *ret_device = device_of(at, bytes) != nullptr;
+    return *ret_device || (is_pinned(at, bytes) && !touches_device(at));
+}
+
+static cudaError_t check_copy(const void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
+                              bool pageable_allowed) {
+    bool to_device, from_device;
+    bool reaches_to = reachable(to, bytes, &to_device), reaches_from;
+    reaches_from = reachable(from, bytes, &from_device);
+    if ((!reaches_to && touches_device(to)) || (!reaches_from && touches_device(from)))
+        return cudaErrorInvalidValue; /* beyond the end of an allocation */
+    if (!pageable_allowed && (!reaches_to || !reaches_from))
+        misuse("an asynchronous copy of memory that is not pinned: CUDA would wait in secret");
+    if (kind == cudaMemcpyDefault)
+        return cudaSuccess;
+    bool says_to = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
+    bool says_from = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
+    return says_to == to_device && says_from == from_device ? cudaSuccess
+                                                            : cudaErrorInvalidMemcpyDirection;
+}
+
+} // namespace fake
+
+using namespace fake;
+
+static cudaError_t copy(lock &l, void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
+                        cudaStream_t handle, bool wait) {
+    cudaError_t error = enter(l, cudaErrorUnknown);
+    if (error != cudaSuccess)
+        return error;
+    CUstream_st *stream = stream_of(handle);
+    if (!stream)
+        return fail(cudaErrorInvalidResourceHandle);
+    if (bytes == 0)
+        return cudaSuccess;
+    error = check_copy(to, from, bytes, kind, wait);
+    if (error != cudaSuccess)
+        return fail(error);
+    submit(stream, [=] {
+        memcpy(to, from, bytes);
+        return true;
+    });
+    if (wait)
+        wait_for(l, stream, stream->submitted);
+    return fail(st.sticky);
+}
+
+cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind kind) {
+    lock l(st.mutex, std::defer_lock);
+    return copy(l, to, from, bytes, kind, nullptr, true);
+}
+
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream) {
+    lock l(st.mutex, std::defer_lock);
+    return copy(l, to, from, bytes, kind, stream, false);
+}
+
+static cudaError_t set(lock &l, void *to, int value, size_t bytes, cudaStream_t handle, bool wait) {
+    cudaError_t error = enter(l, cudaErrorUnknown);
+    if (error != cudaSuccess)
+        return error;
+    CUstream_st *stream = stream_of(handle);
+    if (!stream)
+        return fail(cudaErrorInvalidResourceHandle);
+    if (!device_of(to, bytes))
+        return fail(cudaErrorInvalidValue);
+    submit(stream, [=] {
+        memset(to, value, bytes);
+        return true;
+    });
+    if (wait)
+        wait_for(l, stream, stream->submitted);
+    return fail(st.sticky);
+}
+
+cudaError_t cudaMemset(void *to, int value, size_t bytes) {
+    lock l(st.mutex, std::defer_lock);
+    return set(l, to, value, bytes, nullptr, true);
+}
+
+cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream) {
+    lock l(st.mutex, std::defer_lock);
+    return set(l, to, value, bytes, stream, false);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Streams and launches
+ * ---------------------------------------------------------------------------------------------- */
+
+cudaError_t cudaDeviceSynchronize(void) {
+    lock l(st.mutex, std::defer_lock);
+    cudaError_t error = enter(l, cudaErrorUnknown);
+    if (error != cudaSuccess)
+        return error;
+    wait_for_all(l);
+    return fail(st.sticky);
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *ret_stream, unsigned) {
+    lock l(st.mutex, std::defer_lock);
+    cudaError_t error = enter(l, cudaErrorMemoryAllocation);
+    if (error != cudaSuccess)
+        return error;
+    st.streams.push_back(new CUstream_st);
+    *ret_stream = st.streams.back();
+    return cudaSuccess;
+}
+
+/* Does not wait: what was submitted is still done, as in CUDA. */
+cudaError_t cudaStreamDestroy(cudaStream_t handle) {
+    lock l(st.mutex, std::defer_lock);
+    cudaError_t error = enter_free(l);
+    if (error != cudaSuccess)
+        return error;
+    CUstream_st *stream = handle ? stream_of(handle) : nullptr;
+    if (!stream)
+        misuse("cudaStreamDestroy of what is no stream");
+    stream->destroyed = true;
+    st.changed.notify_all();
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
+    lock l(st.mutex, std::defer_lock);
+    cudaError_t error = enter(l, cudaErrorUnknown);
+    if (error != cudaSuccess)
+        return error;
+    CUstream_st *stream = stream_of(handle);
+    if (!stream)
+        return fail(cudaErrorInvalidResourceHandle);
+    wait_for(l, stream, stream->submitted);
+    return fail(st.sticky);
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t handle) {
+    lock l(st.mutex, std::defer_lock);
+    cudaError_t error = enter(l, cudaErrorUnknown);
+    if (error != cudaSuccess)
+        return error;
+    CUstream_st *stream = stream_of(handle);
+    if (!stream)
+        return fail(cudaErrorInvalidResourceHandle);
+    return is_idle(stream) ? cudaSuccess : cudaErrorNotReady;
+}
+
+/* A launch in CUDA says at once what is wrong with its sizes. */
+static cudaError_t check_launch(const cudaLaunchConfig_t *c) {
+    enum { MAX_THREADS = 1024, MAX_YZ = 65535, MAX_SHARED_BYTES = 48 << 10 };
+    uint64_t threads = (uint64_t)c->blockDim.x * c->blockDim.y * c->blockDim.z;
+    if (threads == 0 || threads > MAX_THREADS || c->gridDim.x == 0 || c->gridDim.y == 0 ||
+        c->gridDim.z == 0 || c->gridDim.x > INT32_MAX || c->gridDim.y > MAX_YZ ||
+        c->gridDim.z > MAX_YZ)
+        return cudaErrorInvalidConfiguration;
+    return c->dynamicSmemBytes > MAX_SHARED_BYTES || c->numAttrs != 0 ? cudaErrorInvalidValue
+                                                                      : cudaSuccess;
+}
+
+cudaError_t emu_enqueue(const cudaLaunchConfig_t *config, std::function<void()> thread_main) {
+    lock l(st.mutex, std::defer_lock);
+    cudaError_t error = enter(l, cudaErrorUnknown);
+    if (error != cudaSuccess)
+        return error;
+    CUstream_st *stream = stream_of(config->stream);
+    if (!stream)
+        return fail(cudaErrorInvalidResourceHandle);
+    error = check_launch(config);
+    if (error != cudaSuccess)
+        return fail(error);
+    emu_launch launch = {{config->gridDim.x, config->gridDim.y, config->gridDim.z},
+                         {config->blockDim.x, config->blockDim.y, config->blockDim.z},
+                         config->dynamicSmemBytes,
+                         std::move(thread_main),
+                         emu_schedule_now()};
+    submit(stream, [launch] {
+        emu_run_grid(&launch);
+        return true;
+    });
+    return cudaSuccess;
+}

@@ -1,0 +1,216 @@
+/* The fake runtime itself: late work, poisoned memory, closed memory, refused misuse, events, and
+ * failures on order. Deaths are looked at from outside: the program starts itself anew for each. */
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/cuda/fake_cuda.h"
+#include "tests/cuda/kit.h"
+
+enum { BYTES = 5000, LATE_US = 200000, LIVED = 42 };
+
+static void test_memory(void) {
+    uint8_t host[BYTES];
+    uint8_t *a = device_new(BYTES), *b = device_new(BYTES);
+    device_read(host, a, BYTES);
+    for (int i = 0; i < BYTES; i++)
+        CHECK_EQ(host[i], 0xff); /* poisoned, not zeroed */
+    CHECK((uintptr_t)a % 256 == 0 && (uintptr_t)b % 256 == 0);
+    CUDA(cudaMemset(a, 7, BYTES));
+    CUDA(cudaMemcpy(b + 1, a, BYTES - 1, cudaMemcpyDeviceToDevice));
+    device_read(host, b, BYTES);
+    CHECK(host[0] == 0xff && host[1] == 7 && host[BYTES - 1] == 7);
+    CHECK_EQ(cudaMemcpy(b, host, BYTES + 1, cudaMemcpyHostToDevice), cudaErrorInvalidValue);
+    CHECK_EQ(cudaMemcpy(b, host, 10, cudaMemcpyDeviceToHost), cudaErrorInvalidMemcpyDirection);
+    CHECK_EQ(cudaMemcpy(host, b, 10, cudaMemcpyDeviceToDevice), cudaErrorInvalidMemcpyDirection);
+    CHECK_EQ(cudaGetLastError(), cudaErrorInvalidMemcpyDirection);
+    CHECK_EQ(cudaGetLastError(), cudaSuccess);
+    CHECK_EQ(cudaMemset(b + 10, 1, BYTES), cudaErrorInvalidValue);
+    struct cudaPointerAttributes attributes;
+    CUDA(cudaPointerGetAttributes(&attributes, b + 10));
+    CHECK(attributes.type == cudaMemoryTypeDevice && attributes.devicePointer == b + 10);
+    CUDA(cudaPointerGetAttributes(&attributes, host));
+    CHECK_EQ(attributes.type, cudaMemoryTypeUnregistered);
+    CUDA(cudaFree(a));
+    CUDA(cudaFree(b));
+    void *none;
+    CHECK_EQ(cudaMalloc(&none, SIZE_MAX), cudaErrorMemoryAllocation);
+}
+
+/* What nobody waited for has not been done. */
+static void test_late(void) {
+    fake_cuda_set_delay(LATE_US, 3);
+    uint8_t *device = device_new(BYTES), *pinned = pinned_new(BYTES);
+    cudaStream_t first, second;
+    cudaEvent_t event;
+    CUDA(cudaStreamCreateWithFlags(&first, cudaStreamNonBlocking));
+    CUDA(cudaStreamCreateWithFlags(&second, cudaStreamNonBlocking));
+    CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    memset(pinned, 1, BYTES);
+    int late = 0;
+    for (int i = 0; i < 20; i++) { /* a delay is drawn for each: most are long enough to see */
+        CUDA(cudaMemsetAsync(device, i + 2, BYTES, first));
+        CUDA(cudaMemcpyAsync(pinned, device, BYTES, cudaMemcpyDeviceToHost, first));
+        late += pinned[0] != i + 2 && cudaStreamQuery(first) == cudaErrorNotReady;
+        CUDA(cudaStreamSynchronize(first));
+        CHECK(pinned[0] == i + 2 && pinned[BYTES - 1] == i + 2);
+        CUDA(cudaStreamQuery(first));
+    }
+    CHECK_MSG(late > 10, "only %d of 20 were late", late);
+    /* Another stream sees the first one's work only behind an event. */
+    CUDA(cudaMemsetAsync(device, 99, BYTES, first));
+    CUDA(cudaEventRecord(event, first));
+    CUDA(cudaStreamWaitEvent(second, event, 0));
+    CUDA(cudaMemcpyAsync(pinned, device, BYTES, cudaMemcpyDeviceToHost, second));
+    CUDA(cudaStreamSynchronize(second));
+    CHECK_EQ(pinned[17], 99);
+    CUDA(cudaEventQuery(event));
+    CUDA(cudaMemsetAsync(device, 98, BYTES, first));
+    CUDA(cudaEventRecord(event, first));
+    CUDA(cudaEventSynchronize(event));
+    CUDA(cudaStreamDestroy(first));
+    CUDA(cudaStreamDestroy(second));
+    CUDA(cudaEventDestroy(event));
+    CUDA(cudaFree(device));
+    CUDA(cudaFreeHost(pinned));
+    fake_cuda_set_delay(1000, 3);
+}
+
+static void test_timing(void) {
+    cudaEvent_t start, end;
+    float ms = -1;
+    CUDA(cudaEventCreateWithFlags(&start, cudaEventDefault));
+    CUDA(cudaEventCreateWithFlags(&end, cudaEventDefault));
+    CUDA(cudaEventRecord(start, NULL));
+    CUDA(cudaEventRecord(end, NULL));
+    CUDA(cudaEventSynchronize(end));
+    CUDA(cudaEventElapsedTime(&ms, start, end));
+    CHECK(ms >= 0);
+    CUDA(cudaEventDestroy(start));
+    CUDA(cudaEventDestroy(end));
+}
+
+/* Each call of a small program fails in turn, says so, and leaves nothing behind. */
+static int small_program(void) {
+    void *device = NULL, *pinned = NULL;
+    cudaStream_t stream = NULL;
+    int ok = cudaMalloc(&device, BYTES) == 0 && cudaHostAlloc(&pinned, BYTES, 0) == 0 &&
+             cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == 0 &&
+             cudaMemsetAsync(device, 1, BYTES, stream) == 0 &&
+             cudaMemcpyAsync(pinned, device, BYTES, cudaMemcpyDeviceToHost, stream) == 0 &&
+             cudaStreamSynchronize(stream) == 0;
+    if (stream)
+        CUDA(cudaStreamDestroy(stream));
+    CUDA(cudaFree(device)); /* waits for what is under way */
+    CUDA(cudaFreeHost(pinned));
+    return ok;
+}
+
+static void test_failures(void) {
+    unsigned live = fake_cuda_live();
+    uint64_t n = 1;
+    for (;; n++) {
+        fake_cuda_fail_call(n);
+        int ok = small_program();
+        CHECK_EQ(fake_cuda_live(), live);
+        if (fake_cuda_calls() < n)
+            break;
+        CHECK_MSG(!ok, "call %d did not fail", (int)n);
+    }
+    CHECK_EQ(n, 7);
+    fake_cuda_fail_call(0);
+    fake_cuda_set_devices(0);
+    void *memory;
+    CHECK_EQ(cudaMalloc(&memory, 1), cudaErrorNoDevice);
+    fake_cuda_set_devices(1);
+}
+
+static void test_fork(void) {
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        void *memory;
+        _exit(cudaMalloc(&memory, 1) == cudaErrorInitializationError ? 0 : 1);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Deaths
+ * ---------------------------------------------------------------------------------------------- */
+
+static void die_host_read(void) {
+    volatile uint8_t *device = device_new(BYTES);
+    printf("%d\n", device[100]);
+}
+
+static void die_host_write(void) {
+    volatile uint8_t *device = device_new(BYTES);
+    device[0] = 1;
+}
+
+static void die_double_free(void) {
+    void *device = device_new(BYTES);
+    CUDA(cudaFree(device));
+    CUDA(cudaFree(device));
+}
+
+static void die_pageable(void) {
+    uint8_t host[10] = {0};
+    CUDA(cudaMemcpyAsync(device_new(BYTES), host, 10, cudaMemcpyHostToDevice, NULL));
+}
+
+static void die_wrong_free(void) {
+    void *pinned = pinned_new(BYTES);
+    CUDA(cudaFree(pinned));
+}
+
+static void die_not_stream(void) {
+    CUDA(cudaStreamDestroy(NULL));
+}
+
+static const struct {
+    const char *name;
+    void (*die)(void);
+} deaths[] = {
+    {"host_read", die_host_read}, {"host_write", die_host_write}, {"double_free", die_double_free},
+    {"pageable", die_pageable},   {"wrong_free", die_wrong_free}, {"not_stream", die_not_stream},
+};
+enum { N_DEATHS = sizeof deaths / sizeof deaths[0] };
+
+static void test_deaths(void) {
+    for (int i = 0; i < N_DEATHS; i++) {
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            if (!freopen("/dev/null", "w", stderr))
+                _exit(LIVED);
+            execl("/proc/self/exe", "test_fake", deaths[i].name, (char *)0);
+            _exit(LIVED);
+        }
+        int status;
+        CHECK(waitpid(child, &status, 0) == child);
+        /* A sanitizer may turn the fault into an exit status of its own. */
+        CHECK_MSG(WIFSIGNALED(status) || WEXITSTATUS(status) != LIVED, "%s lived on",
+                  deaths[i].name);
+    }
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1) {
+        for (int i = 0; i < N_DEATHS; i++) {
+            if (strcmp(argv[1], deaths[i].name) == 0)
+                deaths[i].die();
+        }
+        return LIVED;
+    }
+    test_deaths();
+    test_memory();
+    test_late();
+    test_timing();
+    test_failures();
+    test_fork();
+    CHECK_EQ(fake_cuda_live(), 0);
+    return 0;
+}
