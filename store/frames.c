@@ -17,7 +17,7 @@ static uint32_t granule_bytes_for(uint64_t arena_bytes) {
 
 typedef struct block_plan {
     uint64_t n_granules, n_regions, max_slabs, max_classes;
-    size_t in_slab, regions, units, classes, slabs, entries; /* offsets */
+    size_t in_slab, full, regions, units, classes, slabs, entries; /* offsets */
     size_t bytes;
 } block_plan;
 
@@ -39,6 +39,7 @@ static void plan_block(uint64_t arena_bytes, uint32_t max_frames, block_plan *p)
     size_t at = 0;
     place(&at, 1, sizeof(frames));
     p->in_slab = place(&at, p->n_regions, sizeof(uint64_t));
+    p->full = place(&at, (p->n_regions + 63) / 64, sizeof(uint64_t));
     p->regions = place(&at, p->n_regions, sizeof(uint32_t));
     p->units = place(&at, p->max_classes, sizeof(uint32_t));
     p->classes = place(&at, p->max_classes, sizeof(size_class));
@@ -81,8 +82,10 @@ static void fill_pools(frames *f) {
     memset(f->in_slab, 0, f->n_regions * sizeof(*f->in_slab));
     if (f->n_granules % 64)
         f->in_slab[f->n_regions - 1] = UINT64_MAX << f->n_granules % 64;
+    memset(f->full, 0, (f->n_regions + 63) / 64 * sizeof(*f->full));
     for (uint32_t i = 0; i < f->n_regions; i++)
         f->regions[i] = NONE;
+    f->no_run = NONE;
     memset(f->units, 0, f->max_classes * sizeof(*f->units));
 }
 
@@ -108,6 +111,7 @@ kvt_status frames_init(void *memory, size_t bytes, uint64_t arena_bytes, uint32_
     f->max_classes = (uint32_t)p.max_classes;
     f->generations = generations;
     f->in_slab = (uint64_t *)(void *)(at + p.in_slab);
+    f->full = (uint64_t *)(void *)(at + p.full);
     f->regions = (uint32_t *)(void *)(at + p.regions);
     f->units = (uint32_t *)(void *)(at + p.units);
     f->classes = (size_class *)(void *)(at + p.classes);

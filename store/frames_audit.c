@@ -88,9 +88,24 @@ static kvt_status audit_slabs(const frames *f, tally *t, char *why, size_t why_b
         if (granule_free(f, end) != (end < f->n_granules))
             return BROKEN("granule %" PRIu32 ": wrong in the bitmap", end);
     }
-    for (end = 0; end < f->lowest_free; end++) {
-        if (granule_free(f, end))
-            return BROKEN("granule %" PRIu32 " is free, below the lowest free one", end);
+    return KVT_OK;
+}
+
+/* What the search for free granules relies on. */
+static kvt_status audit_search(const frames *f, char *why, size_t why_bytes) {
+    uint32_t run = 0;
+    for (uint32_t at = 0; at < f->n_granules; at++) {
+        run = granule_free(f, at) ? run + 1 : 0;
+        if (run > 0 && at < f->lowest_free)
+            return BROKEN("granule %" PRIu32 " is free, below the lowest free one", at);
+        if (run >= f->no_run)
+            return BROKEN("%" PRIu32 " granules up to %" PRIu32 " are free; no run of %" PRIu32
+                          " is said to be",
+                          run, at, f->no_run);
+    }
+    for (uint32_t r = 0; r < f->n_regions; r++) {
+        if ((f->full[r / 64] >> r % 64 & 1) != (f->in_slab[r] == UINT64_MAX))
+            return BROKEN("region %" PRIu32 ": full or not is wrong", r);
     }
     return KVT_OK;
 }
@@ -155,6 +170,8 @@ static kvt_status audit_pools(const frames *f, const tally *t, char *why, size_t
 kvt_status frames_audit(const frames *f, char *why, size_t why_bytes) {
     tally t = {0};
     kvt_status status = audit_slabs(f, &t, why, why_bytes);
+    if (status == KVT_OK)
+        status = audit_search(f, why, why_bytes);
     if (status == KVT_OK)
         status = audit_classes(f, &t, why, why_bytes);
     if (status == KVT_OK)

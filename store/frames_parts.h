@@ -83,6 +83,7 @@ struct frames {
     uint32_t max_classes;
     uint64_t *generations; /* readers' */
     uint64_t *in_slab;     /* [n_regions] bit per granule; bits past the end are set */
+    uint64_t *full;        /* bit per region: no granule is free */
     uint32_t *regions;     /* [n_regions] first slab */
     uint32_t *units;       /* [max_classes] size / FRAMES_ALIGN_BYTES; 0: unused */
     size_class *classes;   /* [max_classes] */
@@ -92,6 +93,7 @@ struct frames {
     uint32_t pool, n_pool; /* ids that no slab holds: last in, first out */
     uint32_t slab_pool;
     uint32_t lowest_free;   /* no granule below it is free */
+    uint32_t no_run;        /* no run of so many granules is free */
     uint32_t n_class_slots; /* classes beyond were never used */
     uint32_t n_classes;
     uint32_t n_used;       /* frames */

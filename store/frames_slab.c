@@ -63,14 +63,35 @@ void frames_plan(const frames *f, uint32_t units, slab_plan *ret_plan) {
 /* --- granules -----------------------------------------------------------------------------------
  */
 
-/* The first granule at or after `from` whose bit is `set`, or `end`. */
-static uint32_t next_granule(const frames *f, uint32_t from, uint32_t end, int set) {
-    while (from < end) {
-        uint64_t word = f->in_slab[from / 64];
-        word = (set ? word : ~word) >> from % 64;
+static uint32_t next_region_not_full(const frames *f, uint32_t from) {
+    for (uint32_t r = from; r < f->n_regions; r = r / 64 * 64 + 64) {
+        uint64_t word = ~f->full[r / 64] >> r % 64;
         if (word) {
-            uint32_t at = from + (uint32_t)__builtin_ctzll(word);
-            return at < end ? at : end;
+            r += (uint32_t)__builtin_ctzll(word);
+            return r < f->n_regions ? r : f->n_regions;
+        }
+    }
+    return f->n_regions;
+}
+
+/* The first free granule at or after `from`, or n_granules. */
+static uint32_t next_free(const frames *f, uint32_t from) {
+    if (from >= f->n_granules)
+        return f->n_granules;
+    uint64_t word = ~f->in_slab[from / 64] >> from % 64;
+    if (word)
+        return from + (uint32_t)__builtin_ctzll(word);
+    uint32_t r = next_region_not_full(f, from / 64 + 1);
+    return r < f->n_regions ? r * 64 + (uint32_t)__builtin_ctzll(~f->in_slab[r]) : f->n_granules;
+}
+
+/* The first granule of [from, end) that is in a slab, or end. */
+static uint32_t next_used(const frames *f, uint32_t from, uint32_t end) {
+    while (from < end) {
+        uint64_t word = f->in_slab[from / 64] >> from % 64;
+        if (word) {
+            from += (uint32_t)__builtin_ctzll(word);
+            return from < end ? from : end;
         }
         from = from / 64 * 64 + 64;
     }
@@ -78,28 +99,35 @@ static uint32_t next_granule(const frames *f, uint32_t from, uint32_t end, int s
 }
 
 /* The first run of n free granules, outside of the kept stretch unless into_kept. */
-static uint32_t find_run(const frames *f, uint32_t n, int into_kept) {
+static uint32_t find_run(frames *f, uint32_t n, int into_kept) {
     uint32_t kept_n = into_kept ? 0 : f->kept.n;
-    uint32_t at = next_granule(f, f->lowest_free, f->n_granules, 0);
+    if (n >= f->no_run)
+        return NONE;
+    uint32_t at = next_free(f, f->lowest_free);
     while (f->n_granules - at >= n) {
-        uint32_t end = next_granule(f, at, at + n, 1);
-        if (end - at < n) {
-            at = next_granule(f, end, f->n_granules, 0);
-        } else if (kept_n && at < f->kept.from + kept_n && at + n > f->kept.from) {
-            at = next_granule(f, f->kept.from + kept_n, f->n_granules, 0);
-        } else {
+        uint32_t end = next_used(f, at, at + n);
+        if (end - at < n)
+            at = next_free(f, end);
+        else if (kept_n && at < f->kept.from + kept_n && at + n > f->kept.from)
+            at = next_free(f, f->kept.from + kept_n);
+        else
             return at;
-        }
     }
+    if (!kept_n)
+        f->no_run = n;
     return NONE;
 }
 
 static void mark_run(frames *f, uint32_t at, uint32_t n, int set) {
     for (uint32_t end = at + n; at < end;) {
-        uint32_t bit = at % 64, width = end - at < 64 - bit ? end - at : 64 - bit;
+        uint32_t r = at / 64, bit = at % 64, width = end - at < 64 - bit ? end - at : 64 - bit;
         uint64_t mask = (width == 64 ? UINT64_MAX : (UINT64_C(1) << width) - 1) << bit;
-        KVT_ASSERT((f->in_slab[at / 64] & mask) == (set ? 0 : mask));
-        f->in_slab[at / 64] ^= mask;
+        KVT_ASSERT((f->in_slab[r] & mask) == (set ? 0 : mask));
+        f->in_slab[r] ^= mask;
+        if (f->in_slab[r] == UINT64_MAX)
+            f->full[r / 64] |= UINT64_C(1) << r % 64;
+        else
+            f->full[r / 64] &= ~(UINT64_C(1) << r % 64);
         at += width;
     }
 }
@@ -283,6 +311,7 @@ void frames_slab_end(frames *f, uint32_t at) {
     mark_run(f, s->granule, k->n_granules, 0);
     if (s->granule < f->lowest_free)
         f->lowest_free = s->granule;
+    f->no_run = NONE;
     f->n_without_id -= (uint32_t)k->n_frames - s->n_ids;
     f->slab_granules -= k->n_granules;
     f->tail_bytes -= k->tail_bytes;

@@ -546,6 +546,12 @@ static void damage(frames *f, int kind, uint32_t used, uint32_t idle) {
     case 19:
         f->n_without_id--;
         break;
+    case 20:
+        f->full[0] ^= 1;
+        break;
+    case 21:
+        f->no_run = 1;
+        break;
     default:
         f->regions[0] = f->slabs[f->regions[0]].next_in_region; /* a slab is lost */
         break;
@@ -553,7 +559,7 @@ static void damage(frames *f, int kind, uint32_t used, uint32_t idle) {
 }
 
 static void test_audit(void) {
-    for (int kind = 0; kind <= 20; kind++) {
+    for (int kind = 0; kind <= 22; kind++) {
         kit k = kit_make(MIB, 30);
         uint32_t used = take(k.f, 5000), idle = take(k.f, 5000);
         take(k.f, 5000);
