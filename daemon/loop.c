@@ -17,10 +17,10 @@
 #include <unistd.h>
 
 enum {
-    BATCH = 64,              /* items taken from the inbox at once */
-    MAX_BATCHES = 8,         /* before timers and signals get their turn */
-    PROBE_EVERY_MS = 500,    /* so that a dead listener is replaced within a second */
-    PROBE_TIMEOUT_MS = 500,  /* nng itself pauses up to 100 ms after a failed accept */
+    BATCH = 64,      /* items taken from the inbox at once */
+    MAX_BATCHES = 8, /* before timers and signals get their turn */
+    PROBE_EVERY_MS = 1000,
+    PROBE_TIMEOUT_MS = 2000, /* nng itself pauses up to 100 ms after a failed accept */
     PROBES_BUSY = 8,         /* in a row, until a full queue counts as a dead listener */
     REPLACE_PAUSE_MS = 8000, /* the longest between two replacements */
     REPLACE_CALM_MS = 60000, /* after so long without one, the next is at once */
@@ -200,6 +200,9 @@ static void reload(shell *sh) {
     notify_send("RELOADING=1\nMONOTONIC_USEC=%llu", (unsigned long long)shell_now_ms(NULL) * 1000);
     param_values *old = &sh->config.values;
     uint32_t n_changed = 0;
+    /* The change of the level itself is told at the more talkative of the two. */
+    if (fresh.values.log_level > old->log_level)
+        log_set_level((log_level)fresh.values.log_level);
     for (size_t i = 0; i < params_n; i++) {
         if (param_equal(&params[i], old, &fresh.values))
             continue;

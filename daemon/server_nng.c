@@ -6,10 +6,13 @@
 #include <nng/nng.h>
 #include <nng/protocol/reqrep0/rep.h>
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 enum {
@@ -298,6 +301,19 @@ kvt_status server_listen(server *s, char *why, size_t why_bytes) {
 
 uint32_t server_listeners(const server *s) {
     return s->n_listeners_made;
+}
+
+/*
+ * In place of libc's, for libnng alone (nothing else here calls it): a peer that connects and
+ * closes at once gives EPIPE when nng greets it, which nng 1.5.2 calls NNG_ECLOSED and takes for
+ * the order to stop accepting. ECONNRESET is as true, and nng goes on to the next peer. Where this
+ * is not picked up (a static nng), the listener dies and is replaced.
+ */
+ssize_t sendmsg(int fd, const struct msghdr *message, int flags) {
+    long n = syscall(SYS_sendmsg, fd, message, flags);
+    if (n < 0 && errno == EPIPE)
+        errno = ECONNRESET;
+    return (ssize_t)n;
 }
 
 /* --- open, close -------------------------------------------------------------------------------

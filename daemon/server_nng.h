@@ -11,11 +11,12 @@
  * and each pipe's own in the order in which they were sent.
  *
  * Dead listeners: in nng 1.5.2 a peer that connects and closes at once can end a listener for good
- * (its accept is answered with "closed", which reads as an order to stop). New workers then hang.
- * The cure is outside: loop.c connects to itself now and then, and when no answer comes calls
- * server_listen again, which makes another listener and renames it over the old one's path. Pipes
- * of the old one live on. It is closed once its last pipe has gone, and not before, since that
- * would end them; closing it also frees the peers that connected and were never served.
+ * (its accept is answered with "closed", which reads as an order to stop); those who connect then
+ * wait for ever. server_nng.c keeps that from happening (see sendmsg there). In case it does all the
+ * same, or somebody removes the socket's file, loop.c connects to itself now and then, and when no
+ * answer comes calls server_listen again, which makes another listener and renames it over the old
+ * one's path. Pipes of the old one live on. It is closed once its last pipe has gone, and not before,
+ * since that would end them; closing it also ends the connections that it never served.
  */
 #ifndef KVT_DAEMON_SERVER_NNG_H
 #define KVT_DAEMON_SERVER_NNG_H

@@ -75,3 +75,5 @@ file(GLOB bench_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/bench/*.c)
 add_executable(bench EXCLUDE_FROM_ALL ${bench_sources} e2e/e2e.c)
 target_link_libraries(bench PRIVATE kvt_core kvt_device kvtrunk_static kvt_oracle nng m)
 add_dependencies(bench kvtrunkd)
+
+kvt_script(e2e_daemon SCRIPT e2e_daemon.py LABELS e2e TIMEOUT 300)
