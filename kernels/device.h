@@ -33,7 +33,8 @@ typedef struct kvt_device_ops {
                              uint64_t bytes);
 
     /* Copies within the data; the two ranges do not overlap. */
-    kvt_status (*copy)(kvt_device *device, uint64_t to_offset, uint64_t from_offset, uint64_t bytes);
+    kvt_status (*copy)(kvt_device *device, uint64_t to_offset, uint64_t from_offset,
+                       uint64_t bytes);
 
     /* Copies out of the data into this process's memory. */
     kvt_status (*read)(kvt_device *device, uint64_t offset, void *to, uint64_t bytes);
@@ -53,10 +54,12 @@ typedef struct kvt_device_host_options {
 
 /*
  * Makes the file (O_EXCL, O_NOFOLLOW), reserves all of it (posix_fallocate: "no space" is an answer
- * now, not a SIGBUS later), maps and touches it. Everything is zero. KVT_EFULL: the file system has
- * less room than asked, with the figures in why; KVT_EEXIST; KVT_EIO; KVT_ENOMEM.
+ * now, not a SIGBUS later), maps and touches it. Everything is zero. KVT_EFULL: the file system (or
+ * RLIMIT_FSIZE) has less room than asked, with the figures in why; KVT_EEXIST: also a symbolic
+ * link; KVT_EINVAL: no path, an absurd size, a mode by which others could write; KVT_EIO;
+ * KVT_ENOMEM. Where it fails, no file is left behind and none that was there is touched.
  */
-kvt_status kvt_device_host_open(const kvt_device_host_options *options, char *why,
-                                size_t why_bytes, kvt_device **ret_device);
+kvt_status kvt_device_host_open(const kvt_device_host_options *options, char *why, size_t why_bytes,
+                                kvt_device **ret_device);
 
 #endif

@@ -3,15 +3,16 @@
  * lock, no allocation after page_table_init; entries live in a block that the caller hands in.
  *
  *            claim            seal asked           copied and checked
- *    FREE ---------> FILLING ----------> COPYING -------------------> SEALED ---> DEMOTING/PROMOTING
- *      ^                |  ^                |                           |   <---      |
- *      '----------------'  '----------------' copy failed               |             |
- *      '---------------------------- last reference dropped ------------'-------------'
+ *    FREE ---------> FILLING ----------> COPYING ------------------> SEALED <--> DEMOTING
+ *      ^                |  ^                |                          |   <--> PROMOTING
+ *      |                |  '----------------|  copy failed             |           |
+ *      '----------------'-------------------'--------------------------'-----------'
+ *                             last reference dropped
  *
  * A handle is generation << 32 | index: a stale one is detected, never followed. References: one of
  * the tree, one of each job under way. A page is freed when the last one is dropped, whatever state
- * it is in; so a page that its worker gave up while a job still writes its frame lives until the job
- * is done.
+ * it is in; so a page that its worker gave up while a job still writes its frame lives until the
+ * job is done.
  */
 #ifndef KVT_STORE_PAGE_TABLE_H
 #define KVT_STORE_PAGE_TABLE_H
@@ -39,13 +40,13 @@ int page_move_legal(page_state from, page_state to);
 typedef struct page_entry {
     uint32_t generation;
     uint32_t refs;
-    uint32_t frame; /* PAGE_NO_FRAME: no bytes in the device tier */
-    uint32_t node;  /* the owner's name for it (the tree node); opaque here */
-    uint32_t sealer; /* unsealed: the owner's name for who computes it (page_set_filler), 0 = nobody;
-                        sealed: the session that sealed it */
-    uint8_t state;  /* page_state */
+    uint32_t frame;  /* PAGE_NO_FRAME: no bytes in the device tier */
+    uint32_t node;   /* the owner's name for it (the tree node); opaque here */
+    uint32_t sealer; /* unsealed: the owner's name for who computes it (page_set_filler), 0 =
+                        nobody; sealed: the session that sealed it */
+    uint8_t state;   /* page_state */
     uint8_t flags;
-    uint16_t rows;  /* valid rows once sealed */
+    uint16_t rows; /* valid rows once sealed */
 } page_entry;
 
 typedef struct page_table page_table;

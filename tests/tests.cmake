@@ -77,3 +77,8 @@ target_link_libraries(bench PRIVATE kvt_core kvt_device kvtrunk_static kvt_oracl
 add_dependencies(bench kvtrunkd)
 
 kvt_script(e2e_daemon SCRIPT e2e_daemon.py LABELS e2e TIMEOUT 300)
+
+kvt_test(test_device_host SOURCES test_device_host.c LIBS kvt_device)
+foreach(call fstatvfs fchown fchmod posix_fallocate fstat mmap pread) # to make them fail
+    target_link_options(test_device_host PRIVATE -Wl,--wrap=${call})
+endforeach()
