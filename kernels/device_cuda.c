@@ -1,0 +1,346 @@
+/*
+ * device_cuda.c - an arena in GPU memory.
+ *
+ * A LANE is what one call needs to move bytes without waiting for another: a stream, and two halves
+ * of pinned memory. While the GPU copies one half, the other is filled or emptied:
+ *
+ *     file --pread--> half 0 --GPU--> data        read: the other way round
+ *     file --pread--> half 1 --GPU--> data
+ */
+#include "kernels/device_cuda.h"
+
+#include <cuda_runtime_api.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "client/assert.h"
+#include "kernels/say.h"
+
+enum { DEFAULT_LANES = 4, DEFAULT_BOUNCE_BYTES = 4 << 20, MAX_LANES = 64 };
+
+typedef struct lane {
+    cudaStream_t stream;
+    uint8_t *half[2];         /* pinned; one allocation, in half[0] */
+    cudaEvent_t half_free[2]; /* the GPU is done with it */
+    struct lane *next;        /* in the list of free ones */
+} lane;
+
+typedef struct device_cuda {
+    kvt_device base;
+    kvt_device *head; /* a host device whose data is our head */
+    uint8_t *data;
+    uint64_t data_bytes;
+    int gpu;
+    int is_exported;
+    size_t half_bytes;
+    uint32_t n_lanes;
+    lane *lanes;
+    pthread_mutex_t mutex; /* of the list */
+    pthread_cond_t lane_came;
+    lane *first_free, **last_free; /* the one that has been free longest is taken */
+} device_cuda;
+
+/* --- lanes --------------------------------------------------------------------------------------
+ */
+
+static lane *take_lane(device_cuda *d) {
+    pthread_mutex_lock(&d->mutex);
+    while (!d->first_free)
+        pthread_cond_wait(&d->lane_came, &d->mutex);
+    lane *l = d->first_free;
+    d->first_free = l->next;
+    if (!d->first_free)
+        d->last_free = &d->first_free;
+    pthread_mutex_unlock(&d->mutex);
+    return l;
+}
+
+static void give_lane(device_cuda *d, lane *l) {
+    l->next = NULL;
+    pthread_mutex_lock(&d->mutex);
+    *d->last_free = l;
+    d->last_free = &l->next;
+    pthread_cond_signal(&d->lane_came);
+    pthread_mutex_unlock(&d->mutex);
+}
+
+/* A thread speaks to device 0 until it says otherwise. */
+static lane *begin(device_cuda *d) {
+    lane *l = take_lane(d);
+    cudaSetDevice(d->gpu); /* if it fails, so does what follows */
+    return l;
+}
+
+/* Waits for all that the lane was given, failed or not: the next call gets its memory. */
+static kvt_status end(device_cuda *d, lane *l, kvt_status status) {
+    if (cudaStreamSynchronize(l->stream) != cudaSuccess && status == KVT_OK)
+        status = KVT_EIO;
+    give_lane(d, l);
+    return status;
+}
+
+static int lane_open(lane *l, size_t half_bytes) {
+    void *pinned;
+    if (cudaStreamCreateWithFlags(&l->stream, cudaStreamNonBlocking) != cudaSuccess ||
+        cudaHostAlloc(&pinned, 2 * half_bytes, cudaHostAllocDefault) != cudaSuccess)
+        return 0;
+    l->half[0] = pinned;
+    l->half[1] = l->half[0] + half_bytes;
+    for (int i = 0; i < 2; i++) {
+        if (cudaEventCreateWithFlags(&l->half_free[i], cudaEventDisableTiming) != cudaSuccess)
+            return 0;
+    }
+    return 1;
+}
+
+static void lane_close(lane *l) {
+    for (int i = 0; i < 2; i++) {
+        if (l->half_free[i])
+            cudaEventDestroy(l->half_free[i]);
+    }
+    cudaFreeHost(l->half[0]);
+    if (l->stream)
+        cudaStreamDestroy(l->stream);
+}
+
+/* --- the table ----------------------------------------------------------------------------------
+ */
+
+static void cuda_close(kvt_device *device) {
+    device_cuda *d = (device_cuda *)device;
+    if (!d)
+        return;
+    cudaSetDevice(d->gpu);
+    for (uint32_t i = 0; d->lanes && i < d->n_lanes; i++)
+        lane_close(&d->lanes[i]);
+    free(d->lanes);
+    if (!d->is_exported)
+        cudaFree(d->data);
+    if (d->head)
+        d->head->ops->close(d->head);
+    pthread_cond_destroy(&d->lane_came);
+    pthread_mutex_destroy(&d->mutex);
+    free(d);
+}
+
+static void *cuda_head(kvt_device *device) {
+    device_cuda *d = (device_cuda *)device;
+    return d->head->ops->data(d->head);
+}
+
+static void *cuda_data(kvt_device *device) {
+    (void)device;
+    return NULL;
+}
+
+/* Offsets in the data are the daemon's own, so one outside is a bug. */
+static uint8_t *range(device_cuda *d, uint64_t offset, uint64_t bytes) {
+    KVT_ASSERT(offset <= d->data_bytes && bytes <= d->data_bytes - offset);
+    return d->data + offset;
+}
+
+static int read_file(int fd, uint64_t file_offset, uint8_t *to, size_t bytes) {
+    while (bytes > 0) {
+        ssize_t n = pread(fd, to, bytes, (off_t)file_offset);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0) /* 0: the file ends here */
+            return 0;
+        to += n;
+        file_offset += (uint64_t)n;
+        bytes -= (size_t)n;
+    }
+    return 1;
+}
+
+static size_t part_of(const device_cuda *d, uint64_t left) {
+    return left < d->half_bytes ? (size_t)left : d->half_bytes;
+}
+
+static kvt_status cuda_write_file(kvt_device *device, uint64_t offset, int fd, uint64_t file_offset,
+                                  uint64_t bytes) {
+    device_cuda *d = (device_cuda *)device;
+    uint8_t *to = range(d, offset, bytes);
+    /* The place in the file is a worker's word: no file is that long. */
+    if (file_offset > INT64_MAX || bytes > INT64_MAX - file_offset)
+        return KVT_EIO;
+    lane *l = begin(d);
+    kvt_status status = KVT_OK;
+    for (uint64_t done = 0, i = 0; done < bytes && status == KVT_OK; i++) {
+        size_t n = part_of(d, bytes - done);
+        uint8_t *half = l->half[i % 2];
+        if (cudaEventSynchronize(l->half_free[i % 2]) != cudaSuccess ||
+            !read_file(fd, file_offset + done, half, n) ||
+            cudaMemcpyAsync(to + done, half, n, cudaMemcpyHostToDevice, l->stream) != cudaSuccess ||
+            cudaEventRecord(l->half_free[i % 2], l->stream) != cudaSuccess)
+            status = KVT_EIO;
+        done += n;
+    }
+    return end(d, l, status);
+}
+
+static kvt_status cuda_copy(kvt_device *device, uint64_t to_offset, uint64_t from_offset,
+                            uint64_t bytes) {
+    device_cuda *d = (device_cuda *)device;
+    uint8_t *to = range(d, to_offset, bytes), *from = range(d, from_offset, bytes);
+    KVT_ASSERT(bytes <= (to > from ? to_offset - from_offset : from_offset - to_offset));
+    lane *l = begin(d);
+    kvt_status status = KVT_OK;
+    if (cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, l->stream) != cudaSuccess)
+        status = KVT_EIO;
+    return end(d, l, status);
+}
+
+/* The GPU fills one half while this thread empties the other. */
+static kvt_status cuda_read(kvt_device *device, uint64_t offset, void *to, uint64_t bytes) {
+    device_cuda *d = (device_cuda *)device;
+    const uint8_t *from = range(d, offset, bytes);
+    lane *l = begin(d);
+    kvt_status status = KVT_OK;
+    uint64_t asked = 0, done = 0;
+    for (uint64_t i = 0; done < bytes && status == KVT_OK; i++) {
+        if (asked < bytes) {
+            size_t n = part_of(d, bytes - asked);
+            if (cudaMemcpyAsync(l->half[i % 2], from + asked, n, cudaMemcpyDeviceToHost,
+                                l->stream) != cudaSuccess ||
+                cudaEventRecord(l->half_free[i % 2], l->stream) != cudaSuccess)
+                status = KVT_EIO;
+            asked += n;
+        }
+        if (i == 0) /* nothing is there yet */
+            continue;
+        size_t n = part_of(d, bytes - done);
+        if (cudaEventSynchronize(l->half_free[(i - 1) % 2]) != cudaSuccess)
+            status = KVT_EIO;
+        else
+            memcpy((uint8_t *)to + done, l->half[(i - 1) % 2], n);
+        done += n;
+    }
+    return end(d, l, status);
+}
+
+static const kvt_device_ops cuda_ops = {.name = "cuda",
+                                        .close = cuda_close,
+                                        .head = cuda_head,
+                                        .data = cuda_data,
+                                        .write_file = cuda_write_file,
+                                        .copy = cuda_copy,
+                                        .read = cuda_read};
+
+/* --- opening ------------------------------------------------------------------------------------
+ */
+
+static kvt_status choose_gpu(const kvt_device_cuda_options *o, char *why, size_t why_bytes) {
+    int n_gpus = 0;
+    cudaError_t error = cudaGetDeviceCount(&n_gpus);
+    if (error != cudaSuccess)
+        return kvt_say(why, why_bytes, KVT_ENOTSUP, "no CUDA device can be used: %s",
+                       cudaGetErrorString(error));
+    if (o->gpu >= (uint32_t)n_gpus)
+        return kvt_say(why, why_bytes, KVT_ENOTSUP, "there is no CUDA device %" PRIu32 ", but %d",
+                       o->gpu, n_gpus);
+    error = cudaSetDevice((int)o->gpu);
+    return error == cudaSuccess
+               ? KVT_OK
+               : kvt_say(why, why_bytes, KVT_ENOTSUP, "CUDA device %" PRIu32 ": %s", o->gpu,
+                         cudaGetErrorString(error));
+}
+
+static kvt_status open_head(const kvt_device_cuda_options *o, device_cuda *d, char *why,
+                            size_t why_bytes) {
+    kvt_device_host_options options = {.path = o->path,
+                                       .mode = o->mode,
+                                       .gid = o->gid,
+                                       .head_bytes = 0,
+                                       .data_bytes = o->head_bytes};
+    return kvt_device_host_open(&options, why, why_bytes, &d->head);
+}
+
+static kvt_status open_data(const kvt_device_cuda_options *o, device_cuda *d, char *why,
+                            size_t why_bytes) {
+    size_t free_bytes = 0, total_bytes = 0;
+    void *data;
+    if (cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess)
+        return kvt_say(why, why_bytes, KVT_EIO, "CUDA device %" PRIu32 " does not answer", o->gpu);
+    if (o->data_bytes > SIZE_MAX || cudaMalloc(&data, (size_t)o->data_bytes) != cudaSuccess)
+        return kvt_say(why, why_bytes, KVT_EFULL,
+                       "%" PRIu64 " bytes were asked for, CUDA device %" PRIu32
+                       " has %zu of %zu free; ask for a smaller arena",
+                       o->data_bytes, o->gpu, free_bytes, total_bytes);
+    d->data = data;
+    d->data_bytes = o->data_bytes;
+    return KVT_OK;
+}
+
+static kvt_status open_lanes(const kvt_device_cuda_options *o, device_cuda *d, char *why,
+                             size_t why_bytes) {
+    d->n_lanes = o->n_lanes ? o->n_lanes : DEFAULT_LANES;
+    d->half_bytes = (o->bounce_bytes ? o->bounce_bytes : DEFAULT_BOUNCE_BYTES) / 2;
+    d->last_free = &d->first_free;
+    d->lanes = calloc(d->n_lanes, sizeof *d->lanes);
+    for (uint32_t i = 0; d->lanes && i < d->n_lanes; i++) {
+        if (!lane_open(&d->lanes[i], d->half_bytes))
+            return kvt_say(why, why_bytes, KVT_ENOMEM, "no pinned memory: %" PRIu32 " x %zu bytes",
+                           d->n_lanes, 2 * d->half_bytes);
+        give_lane(d, &d->lanes[i]);
+    }
+    return d->lanes ? KVT_OK : kvt_say(why, why_bytes, KVT_ENOMEM, "out of memory");
+}
+
+/* So that no byte of another process's memory is ever read as a page. */
+static kvt_status zero_data(device_cuda *d, char *why, size_t why_bytes) {
+    lane *l = begin(d);
+    kvt_status status = KVT_OK;
+    if (cudaMemsetAsync(d->data, 0, d->data_bytes, l->stream) != cudaSuccess)
+        status = KVT_EIO;
+    status = end(d, l, status);
+    return status == KVT_OK ? KVT_OK : kvt_say(why, why_bytes, status, "zeroing the arena failed");
+}
+
+kvt_status kvt_device_cuda_open(const kvt_device_cuda_options *options, char *why, size_t why_bytes,
+                                kvt_device **ret_device) {
+    if (options->data_bytes == 0 || options->head_bytes == 0 || options->n_lanes > MAX_LANES ||
+        (options->bounce_bytes && options->bounce_bytes < 2))
+        return kvt_say(
+            why, why_bytes, KVT_EINVAL,
+            "%" PRIu64 " + %" PRIu64 " bytes, %" PRIu32 " lanes of %" PRIu32 " bytes make no arena",
+            options->head_bytes, options->data_bytes, options->n_lanes, options->bounce_bytes);
+    kvt_status status = choose_gpu(options, why, why_bytes);
+    if (status != KVT_OK)
+        return status;
+    device_cuda *d = calloc(1, sizeof *d);
+    if (!d)
+        return kvt_say(why, why_bytes, KVT_ENOMEM, "out of memory");
+    d->base.ops = &cuda_ops;
+    d->gpu = (int)options->gpu;
+    pthread_mutex_init(&d->mutex, NULL);
+    pthread_cond_init(&d->lane_came, NULL);
+    status = open_head(options, d, why, why_bytes);
+    if (status == KVT_OK)
+        status = open_data(options, d, why, why_bytes);
+    if (status == KVT_OK)
+        status = open_lanes(options, d, why, why_bytes);
+    if (status == KVT_OK)
+        status = zero_data(d, why, why_bytes);
+    if (status != KVT_OK)
+        cuda_close(&d->base);
+    else
+        *ret_device = &d->base;
+    return status;
+}
+
+kvt_status kvt_device_cuda_handle(kvt_device *device, uint8_t ret_handle[KVT_CUDA_HANDLE_BYTES]) {
+    device_cuda *d = (device_cuda *)device;
+    cudaIpcMemHandle_t handle;
+    _Static_assert(sizeof handle == KVT_CUDA_HANDLE_BYTES, "as CUDA has it");
+    cudaSetDevice(d->gpu);
+    if (cudaIpcGetMemHandle(&handle, d->data) != cudaSuccess)
+        return KVT_EIO;
+    d->is_exported = 1;
+    memcpy(ret_handle, &handle, sizeof handle);
+    return KVT_OK;
+}

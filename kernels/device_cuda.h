@@ -1,0 +1,47 @@
+/*
+ * device_cuda.h - an arena in GPU memory (device.h). Its head (header and generations) stands in
+ * shared host memory, so that readers can compare generations without asking the GPU; its data is
+ * one cudaMalloc, which workers open through a CUDA IPC handle. Built with -DKVT_CUDA=ON.
+ *
+ * Read-only is a promise here, not a wall: who has opened the handle can write. One tenant's
+ * workers trust each other; two tenants never share an arena.
+ *
+ * The table's calls may come from several threads at once, on ranges that do not meet. Each waits
+ * until its own work is done; none waits for another's.
+ */
+#ifndef KVT_KERNELS_DEVICE_CUDA_H
+#define KVT_KERNELS_DEVICE_CUDA_H
+
+#include "kernels/device.h"
+
+enum { KVT_CUDA_HANDLE_BYTES = 64 };
+
+typedef struct kvt_device_cuda_options {
+    const char *path; /* the head's file, usually under /dev/shm; must not exist */
+    uint32_t mode;    /* permission bits, e.g. 0640 */
+    uint32_t gid;     /* group of the file; UINT32_MAX = leave it */
+    uint64_t head_bytes;
+    uint64_t data_bytes;
+    uint32_t gpu;     /* number of the device */
+    uint32_t n_lanes; /* calls that run at the same time; a further one waits. 0 = 4 */
+    uint32_t
+        bounce_bytes; /* pinned memory of a lane, through which files and reads go; 0 = 4 MiB */
+} kvt_device_cuda_options;
+
+/*
+ * Takes the memory and zeroes it. KVT_ENOTSUP: no such device, or no driver; KVT_EFULL: the device
+ * has less free memory than asked, with the figures in why; for the head as kvt_device_host_open.
+ * Where it fails, nothing is left behind.
+ */
+kvt_status kvt_device_cuda_open(const kvt_device_cuda_options *options, char *why, size_t why_bytes,
+                                kvt_device **ret_device);
+
+/*
+ * The handle with which another process opens the data (cudaIpcOpenMemHandle). CUDA says that
+ * memory must not be freed while somebody has it open, and does not say who has: once a handle was
+ * given out, close leaves the data to the end of the process, and what readers opened stays valid
+ * until then.
+ */
+kvt_status kvt_device_cuda_handle(kvt_device *device, uint8_t ret_handle[KVT_CUDA_HANDLE_BYTES]);
+
+#endif

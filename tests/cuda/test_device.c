@@ -1,0 +1,346 @@
+/*
+ * kernels/device_cuda.c: bytes go where they should and nowhere else, by several threads at once;
+ * each failure is an answer and leaves nothing behind; another process opens the data. On a GPU it
+ * runs as it is, but for what only the fake can do.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "kernels/device_cuda.h"
+#include "tests/cuda/kit.h"
+#ifndef KVT_REAL_CUDA
+#include "tests/cuda/fake_cuda.h"
+#endif
+
+enum {
+    HEAD_BYTES = 8192,
+    DATA_BYTES = 3 << 20,
+    BOUNCE_BYTES = 64 << 10, /* a half holds 32 KiB: most copies take several */
+    N_THREADS = 6,           /* more than lanes */
+};
+
+static char path[64], staging[64];
+static uint64_t seed = 42;
+
+static kvt_device_cuda_options usual(void) {
+    kvt_device_cuda_options options = {.path = path,
+                                       .mode = 0640,
+                                       .gid = UINT32_MAX,
+                                       .head_bytes = HEAD_BYTES,
+                                       .data_bytes = DATA_BYTES,
+                                       .bounce_bytes = BOUNCE_BYTES};
+    return options;
+}
+
+static kvt_device *open_usual(void) {
+    kvt_device_cuda_options options = usual();
+    kvt_device *device = NULL;
+    char why[200] = "";
+    kvt_status status = kvt_device_cuda_open(&options, why, sizeof why, &device);
+    CHECK_MSG(status == KVT_OK, "%s", why);
+    return device;
+}
+
+static uint8_t *random_bytes(size_t n) {
+    uint8_t *bytes = malloc(n);
+    for (size_t i = 0; i < n; i++)
+        bytes[i] = (uint8_t)check_random(&seed);
+    return bytes;
+}
+
+/* A worker's staging file with these bytes, opened for reading; its name is gone. */
+static int staging_of(const uint8_t *bytes, size_t n) {
+    int fd = open(staging, O_RDWR | O_CREAT | O_EXCL, 0600);
+    CHECK(fd >= 0);
+    unlink(staging);
+    CHECK(write(fd, bytes, n) == (ssize_t)n);
+    return fd;
+}
+
+static void test_open(void) {
+    kvt_device *d = open_usual();
+    CHECK(strcmp(d->ops->name, "cuda") == 0 && d->ops->data(d) == NULL);
+    struct stat st;
+    CHECK(stat(path, &st) == 0 && (st.st_mode & 0777) == 0640 && st.st_size == HEAD_BYTES);
+    uint8_t *head = d->ops->head(d);
+    for (int i = 0; i < HEAD_BYTES; i++)
+        CHECK_EQ(head[i], 0);
+    head[5000] = 7; /* as a reader sees it */
+    int fd = open(path, O_RDONLY);
+    uint8_t byte = 0;
+    CHECK(pread(fd, &byte, 1, 5000) == 1 && byte == 7);
+    close(fd);
+    uint8_t *data = malloc(DATA_BYTES);
+    memset(data, 0xff, DATA_BYTES);
+    CHECK_EQ(d->ops->read(d, 0, data, DATA_BYTES), KVT_OK);
+    for (int i = 0; i < DATA_BYTES; i++)
+        CHECK_EQ(data[i], 0);
+    free(data);
+    const kvt_device_ops *ops = d->ops;
+    ops->close(d);
+    CHECK(stat(path, &st) != 0 && errno == ENOENT);
+    ops->close(NULL);
+}
+
+/* Random writes, copies and reads against a model in host memory. */
+static void test_model(void) {
+    enum { FILE_BYTES = 300000, STEPS = 300 };
+    kvt_device *d = open_usual();
+    uint8_t *model = calloc(1, DATA_BYTES), *file = random_bytes(FILE_BYTES);
+    uint8_t *got = malloc(DATA_BYTES);
+    int fd = staging_of(file, FILE_BYTES);
+    for (int step = 0; step < STEPS; step++) {
+        uint32_t n = check_below(&seed, step % 3 ? 200000 : 300);
+        uint32_t at = check_below(&seed, DATA_BYTES / 2 - n), from = check_below(&seed, 100000);
+        switch (check_below(&seed, 3)) {
+        case 0:
+            CHECK_EQ(d->ops->write_file(d, at, fd, from, n), KVT_OK);
+            memcpy(model + at, file + from, n);
+            break;
+        case 1:
+            CHECK_EQ(d->ops->copy(d, DATA_BYTES / 2 + from, at, n), KVT_OK);
+            memcpy(model + DATA_BYTES / 2 + from, model + at, n);
+            break;
+        default:
+            CHECK_EQ(d->ops->read(d, at, got, n), KVT_OK);
+            CHECK_MSG(memcmp(got, model + at, n) == 0, "step %d", step);
+        }
+    }
+    CHECK_EQ(d->ops->read(d, 0, got, DATA_BYTES), KVT_OK);
+    CHECK(memcmp(got, model, DATA_BYTES) == 0);
+    close(fd);
+    free(model);
+    free(file);
+    free(got);
+    d->ops->close(d);
+}
+
+static void test_bad_files(void) {
+    kvt_device *d = open_usual();
+    uint8_t *bytes = random_bytes(100000), got[100];
+    int fd = staging_of(bytes, 100000);
+    CHECK_EQ(d->ops->write_file(d, 0, fd, 1, 100000), KVT_EIO);
+    CHECK_EQ(d->ops->write_file(d, 0, fd, 100000, 1), KVT_EIO);
+    CHECK_EQ(d->ops->write_file(d, 0, fd, UINT64_MAX - 5, 4), KVT_EIO);
+    CHECK_EQ(d->ops->write_file(d, 0, fd, INT64_MAX - 5, 10), KVT_EIO);
+    CHECK_EQ(d->ops->write_file(d, 0, -1, 0, 10), KVT_EIO);
+    CHECK_EQ(d->ops->write_file(d, 10, fd, 99900, 100), KVT_OK);
+    CHECK_EQ(d->ops->read(d, 10, got, 100), KVT_OK);
+    CHECK(memcmp(got, bytes + 99900, 100) == 0);
+    CHECK_EQ(d->ops->write_file(d, DATA_BYTES, fd, 0, 0), KVT_OK);
+    close(fd);
+    free(bytes);
+    d->ops->close(d);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Threads
+ * ---------------------------------------------------------------------------------------------- */
+
+typedef struct job {
+    kvt_device *device;
+    uint32_t number;
+    int fd;
+    const uint8_t *file;
+} job;
+
+/* Each thread in a share of its own: writes, copies within it, reads. */
+static void *work(void *argument) {
+    enum { SHARE = DATA_BYTES / N_THREADS, HALF = SHARE / 2 };
+    const job *j = argument;
+    kvt_device *d = j->device;
+    uint64_t start = (uint64_t)j->number * SHARE;
+    uint8_t *got = malloc(HALF);
+    for (uint32_t i = 0; i < 20; i++) {
+        uint32_t from = (j->number * 1000 + i * 77) % 1000;
+        CHECK_EQ(d->ops->write_file(d, start, j->fd, from, HALF), KVT_OK);
+        CHECK_EQ(d->ops->copy(d, start + HALF, start, HALF), KVT_OK);
+        CHECK_EQ(d->ops->read(d, start + HALF, got, HALF), KVT_OK);
+        CHECK(memcmp(got, j->file + from, HALF) == 0);
+    }
+    free(got);
+    return NULL;
+}
+
+static void test_threads(void) {
+    kvt_device *d = open_usual();
+    uint8_t *file = random_bytes(DATA_BYTES);
+    int fd = staging_of(file, DATA_BYTES);
+    pthread_t threads[N_THREADS];
+    job jobs[N_THREADS];
+    for (uint32_t i = 0; i < N_THREADS; i++) {
+        job j = {d, i, fd, file};
+        jobs[i] = j;
+        CHECK(pthread_create(&threads[i], NULL, work, &jobs[i]) == 0);
+    }
+    for (uint32_t i = 0; i < N_THREADS; i++)
+        pthread_join(threads[i], NULL);
+    close(fd);
+    free(file);
+    d->ops->close(d);
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * Failures
+ * ---------------------------------------------------------------------------------------------- */
+
+static void expect_open(kvt_device_cuda_options options, kvt_status status, const char *word) {
+    kvt_device *device = NULL;
+    char why[200] = "";
+    CHECK_MSG(kvt_device_cuda_open(&options, why, sizeof why, &device) == status, "%s", why);
+    CHECK_MSG(strstr(why, word), "'%s' does not say '%s'", why, word);
+    CHECK_EQ(kvt_device_cuda_open(&options, NULL, 0, &device), status);
+    CHECK(device == NULL);
+}
+
+static void test_bad_options(void) {
+    kvt_device_cuda_options options = usual();
+    options.data_bytes = 0;
+    expect_open(options, KVT_EINVAL, "make no arena");
+    options = usual();
+    options.n_lanes = 65;
+    expect_open(options, KVT_EINVAL, "65 lanes");
+    options = usual();
+    options.gpu = 900;
+    expect_open(options, KVT_ENOTSUP, "900");
+    options = usual();
+    options.data_bytes = UINT64_C(1) << 60;
+    expect_open(options, KVT_EFULL, "free");
+    options = usual();
+    options.mode = 0666;
+    expect_open(options, KVT_EINVAL, "0666");
+    int fd = open(path, O_RDWR | O_CREAT | O_EXCL, 0600);
+    expect_open(usual(), KVT_EEXIST, path);
+    close(fd);
+    unlink(path);
+}
+
+#ifndef KVT_REAL_CUDA
+/* Opens, writes, copies and reads, with call n of the runtime failing. Returns whether all went
+ * well. */
+static int one_life(int fd, uint8_t *got) {
+    kvt_device_cuda_options options = usual();
+    kvt_device *d = NULL;
+    options.n_lanes = 2;
+    options.data_bytes = 200000;
+    kvt_status status = kvt_device_cuda_open(&options, NULL, 0, &d);
+    if (status != KVT_OK) {
+        CHECK(d == NULL);
+        return 0;
+    }
+    int ok = d->ops->write_file(d, 0, fd, 0, 100000) == KVT_OK &&
+             d->ops->copy(d, 100000, 0, 100000) == KVT_OK &&
+             d->ops->read(d, 100000, got, 100000) == KVT_OK;
+    d->ops->close(d);
+    return ok;
+}
+
+static void test_failing_calls(void) {
+    unsigned live = fake_cuda_live();
+    uint8_t *bytes = random_bytes(100000), *got = malloc(100000);
+    int fd = staging_of(bytes, 100000), n_failed = 0;
+    struct stat st;
+    for (uint64_t n = 1;; n++) {
+        fake_cuda_fail_call(n);
+        memset(got, 0, 100000);
+        int ok = one_life(fd, got), reached = fake_cuda_calls() >= n;
+        n_failed += !ok;
+        CHECK_MSG(!ok || memcmp(got, bytes, 100000) == 0, "wrong bytes, call %d", (int)n);
+        CHECK_MSG(fake_cuda_live() == live, "call %d leaves something", (int)n);
+        CHECK_MSG(stat(path, &st) != 0, "call %d leaves the file", (int)n);
+        if (!reached) {
+            CHECK(ok);
+            break;
+        }
+    }
+    fake_cuda_fail_call(0);
+    CHECK_MSG(n_failed > 30, "only %d calls failed", n_failed);
+    close(fd);
+    free(bytes);
+    free(got);
+    fake_cuda_set_devices(0);
+    expect_open(usual(), KVT_ENOTSUP, "no CUDA device");
+    fake_cuda_set_devices(1);
+}
+#endif
+
+/* ------------------------------------------------------------------------------------------------
+ * Another process
+ * ---------------------------------------------------------------------------------------------- */
+
+/* Reads the handle from descriptor 3, the data's first and last bytes from the GPU; waits until the
+ * owner has closed its device; reads again. */
+static int child(void) {
+    cudaIpcMemHandle_t handle;
+    void *data;
+    uint8_t first[100], last[100], again[100], byte;
+    CHECK(read(3, &handle, sizeof handle) == sizeof handle);
+    CUDA(cudaIpcOpenMemHandle(&data, handle, cudaIpcMemLazyEnablePeerAccess));
+    device_read(first, data, 100);
+    device_read(last, (uint8_t *)data + DATA_BYTES - 100, 100);
+    for (int i = 0; i < 100; i++)
+        CHECK(first[i] == i && last[i] == 2 * i);
+    CHECK(write(4, "x", 1) == 1);
+    CHECK(read(3, &byte, 1) == 1);
+    device_read(again, data, 100);
+    CHECK(memcmp(again, first, 100) == 0);
+    CUDA(cudaIpcCloseMemHandle(data));
+    return 0;
+}
+
+static void test_handle(void) {
+    kvt_device *d = open_usual();
+    uint8_t bytes[200], handle[KVT_CUDA_HANDLE_BYTES], byte;
+    for (int i = 0; i < 100; i++) {
+        bytes[i] = (uint8_t)i;
+        bytes[100 + i] = (uint8_t)(2 * i);
+    }
+    int fd = staging_of(bytes, 200);
+    CHECK_EQ(d->ops->write_file(d, 0, fd, 0, 100), KVT_OK);
+    CHECK_EQ(d->ops->write_file(d, DATA_BYTES - 100, fd, 100, 100), KVT_OK);
+    close(fd);
+    CHECK_EQ(kvt_device_cuda_handle(d, handle), KVT_OK);
+    int to[2], from[2];
+    CHECK(pipe2(to, O_CLOEXEC) == 0 && pipe2(from, O_CLOEXEC) == 0);
+    pid_t pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0) {
+        int in = fcntl(to[0], F_DUPFD, 10), out = fcntl(from[1], F_DUPFD, 10);
+        dup2(in, 3);
+        dup2(out, 4);
+        execl("/proc/self/exe", "test_device", "child", (char *)0);
+        _exit(127);
+    }
+    close(to[0]);
+    close(from[1]);
+    CHECK(write(to[1], handle, sizeof handle) == sizeof handle);
+    CHECK(read(from[0], &byte, 1) == 1);
+    d->ops->close(d); /* what the child has open stays */
+    CHECK(write(to[1], "x", 1) == 1);
+    int status;
+    CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+    close(to[1]);
+    close(from[0]);
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1 && strcmp(argv[1], "child") == 0)
+        return child();
+    snprintf(path, sizeof path, "/dev/shm/kvt-test-device.%d", (int)getpid());
+    snprintf(staging, sizeof staging, "/dev/shm/kvt-test-staging.%d", (int)getpid());
+    test_open();
+    test_model();
+    test_bad_files();
+    test_threads();
+    test_bad_options();
+#ifndef KVT_REAL_CUDA
+    test_failing_calls();
+    CHECK_EQ(fake_cuda_live(), 0);
+#endif
+    test_handle();
+    return 0;
+}
