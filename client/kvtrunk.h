@@ -78,33 +78,33 @@ enum {
  */
 typedef enum kvt_status {
     KVT_OK = 0,
-    KVT_EINVAL = 1,      /* an argument makes no sense. Cure: a bug of the caller, mend it */
-    KVT_ENOMEM = 2,      /* no memory in this process or in the daemon */
-    KVT_ELIMIT = 3,      /* over a stated limit (tokens, pages, leases, bytes). Cure: ask for less */
-    KVT_ETIMEDOUT = 4,   /* no answer in time. What was asked may or may not have been done; the
-                            library sees to it that it is undone. Cure: go on without the cache */
-    KVT_ECONN = 5,       /* no daemon at the socket, or it went away during the call. The library
-                            connects again by itself. Cure: go on without the cache */
-    KVT_EPROTO = 6,      /* the other side sent something that is not the protocol */
-    KVT_EVERSION = 7,    /* the other side speaks another version of it. Cure: update one side */
-    KVT_EDENIED = 8,     /* this uid maps to no tenant, or a file is not the caller's own */
-    KVT_ESTALE = 9,      /* what the lease named is no longer held, or the daemon is not the one that
-                            gave it. What was decoded meanwhile is void. Cure: acquire again */
-    KVT_EFULL = 10,      /* no room, and nothing of the tenant's own can go now. Cure: go on
-                            without; release leases, or give the daemon more memory */
-    KVT_EBUSY = 11,      /* it is being used in a way that excludes this call. Cure: later */
-    KVT_ENOENT = 12,     /* no such lease, realm, page or file */
-    KVT_EEXIST = 13,     /* it is there already */
-    KVT_ECORRUPT = 14,   /* a page's header, checksum or length is wrong. Nothing was stored or
-                            handed out */
-    KVT_EORDER = 15,     /* a page was sealed before the page in front of it */
-    KVT_EGEOMETRY = 16,  /* the geometry is absurd, or not the one of the realm */
-    KVT_ENOTSUP = 17,    /* known, but not in this build or not for this geometry */
-    KVT_EFORK = 18,      /* the client belongs to the parent process of this one */
-    KVT_ECLOSED = 19,    /* kvt_close was called meanwhile */
-    KVT_EIO = 20,        /* the system failed a file operation (errno tells more on the side) */
-    KVT_ESESSION = 21,   /* the daemon does not know this connection's session (the library handles
-                            this by itself; seen only on the raw wire) */
+    KVT_EINVAL = 1,     /* an argument makes no sense. Cure: a bug of the caller, mend it */
+    KVT_ENOMEM = 2,     /* no memory in this process or in the daemon */
+    KVT_ELIMIT = 3,     /* over a stated limit (tokens, pages, leases, bytes). Cure: ask for less */
+    KVT_ETIMEDOUT = 4,  /* no answer in time. What was asked may or may not have been done; the
+                           library sees to it that it is undone. Cure: go on without the cache */
+    KVT_ECONN = 5,      /* no daemon at the socket, or it went away during the call. The library
+                           connects again by itself. Cure: go on without the cache */
+    KVT_EPROTO = 6,     /* the other side sent something that is not the protocol */
+    KVT_EVERSION = 7,   /* the other side speaks another version of it. Cure: update one side */
+    KVT_EDENIED = 8,    /* this uid maps to no tenant, or a file is not the caller's own */
+    KVT_ESTALE = 9,     /* what the lease named is no longer held, or the daemon is not the one that
+                           gave it. What was decoded meanwhile is void. Cure: acquire again */
+    KVT_EFULL = 10,     /* no room, and nothing of the tenant's own can go now. Cure: go on
+                           without; release leases, or give the daemon more memory */
+    KVT_EBUSY = 11,     /* it is being used in a way that excludes this call. Cure: later */
+    KVT_ENOENT = 12,    /* no such lease, realm, page or file */
+    KVT_EEXIST = 13,    /* it is there already */
+    KVT_ECORRUPT = 14,  /* a page's header, checksum or length is wrong. Nothing was stored or
+                           handed out */
+    KVT_EORDER = 15,    /* a page was sealed before the page in front of it */
+    KVT_EGEOMETRY = 16, /* the geometry is absurd, or not the one of the realm */
+    KVT_ENOTSUP = 17,   /* known, but not in this build or not for this geometry */
+    KVT_EFORK = 18,     /* the client belongs to the parent process of this one */
+    KVT_ECLOSED = 19,   /* kvt_close was called meanwhile */
+    KVT_EIO = 20,       /* the system failed a file operation (errno tells more on the side) */
+    KVT_ESESSION = 21,  /* the daemon does not know this connection's session (the library handles
+                           this by itself; seen only on the raw wire) */
     KVT_EDUPLICATE = 22, /* a request with this number was done before; it was not done again */
     KVT_ECANCELED = 23,  /* the caller cancelled it */
     KVT_ESYNTAX = 24,    /* a text (configuration, trace, codec set) does not parse */
@@ -174,13 +174,13 @@ kvt_status kvt_geometry_check(const kvt_geometry *geometry, char *why, size_t wh
  * through a hash or a concatenation: model "ab" + salt "c" is not model "a" + salt "bc".
  */
 typedef struct kvt_realm {
-    const char *model;           /* fingerprint of the weights; must not be empty */
-    const char *engine;          /* engine, build, kernel path, RoPE settings: whatever changes bytes */
-    const char *adapter;         /* LoRA or the like */
+    const char *model;   /* fingerprint of the weights; must not be empty */
+    const char *engine;  /* engine, build, kernel path, RoPE settings: whatever changes bytes */
+    const char *adapter; /* LoRA or the like */
     const char *adapter_version; /* a new one when its weights change under the same name */
     const char *salt;            /* whatever else must keep two users' prefixes apart */
-    const char *codec;           /* codec set: "f16" (the default), "i8", "k8v4", "i4", ...; CODEC SETS
-                                    in kernels/FORMAT.md */
+    const char *codec; /* codec set: "f16" (the default), "i8", "k8v4", "i4", ...; CODEC SETS
+                          in kernels/FORMAT.md */
     kvt_geometry geometry;
 } kvt_realm;
 
@@ -259,7 +259,7 @@ typedef struct kvt_lease_info {
     uint32_t claimed_tokens;   /* end of the part that this lease may seal; 0 without KVT_CLAIM.
                                   Less than n_tokens when there was no room for the rest */
     uint32_t page_tokens;
-    uint32_t n_pages;      /* pages that cover held_tokens; the last may be used in part */
+    uint32_t n_pages;       /* pages that cover held_tokens; the last may be used in part */
     uint32_t foreign_pages; /* of these, pages that another session sealed */
 } kvt_lease_info;
 
@@ -279,10 +279,10 @@ kvt_status kvt_acquire(kvt_client *client, const uint32_t *tokens, size_t n_toke
                        kvt_lease **ret_lease);
 
 /*
- * Goes on from a lease: its first keep_tokens tokens, then tokens[0 .. n_tokens). Only the new tokens
- * travel. keep_tokens is at most what the lease holds or claims (the larger of held_tokens and
- * claimed_tokens): the daemon does not remember tokens beyond that. The lease itself changes: it
- * names the longer (or other) path afterwards; pages of it that the new path shares stay its own
+ * Goes on from a lease: its first keep_tokens tokens, then tokens[0 .. n_tokens). Only the new
+ * tokens travel. keep_tokens is at most what the lease holds or claims (the larger of held_tokens
+ * and claimed_tokens): the daemon does not remember tokens beyond that. The lease itself changes:
+ * it names the longer (or other) path afterwards; pages of it that the new path shares stay its own
  * throughout.
  *
  * Errors: as kvt_acquire, and KVT_ESTALE. After KVT_ETIMEDOUT and KVT_ECONN it is not known which
@@ -305,8 +305,8 @@ kvt_status kvt_fork(kvt_lease *lease, size_t n_tokens, kvt_lease **ret_lease);
 /*
  * Waits until more than held_tokens tokens of the path are held, or nobody else is computing what
  * comes next (the one who did was served, gave up or died), or wait_ms have passed; then brings the
- * lease up to date. KVT_OK in all these cases: look at kvt_lease_info. wait_ms 0 only looks. A lease
- * without a claim has nothing to wait for: it names what was held when it was given.
+ * lease up to date. KVT_OK in all these cases: look at kvt_lease_info. wait_ms 0 only looks. A
+ * lease without a claim has nothing to wait for: it names what was held when it was given.
  *
  * Errors: KVT_ESTALE and those of the connection.
  */
@@ -347,8 +347,8 @@ typedef struct kvt_layout {
 } kvt_layout;
 
 /* Fills in the strides of a [n_layers][n_tokens][n_kv_heads][head_dim] (token-major) or
- * [n_layers][n_kv_heads][n_tokens][head_dim] (head-major) buffer for each part; part[] is set to the
- * two pointers. Pure, cannot fail. */
+ * [n_layers][n_kv_heads][n_tokens][head_dim] (head-major) buffer for each part; part[] is set to
+ * the two pointers. Pure, cannot fail. */
 void kvt_layout_token_major(const kvt_geometry *geometry, size_t n_tokens, void *part0, void *part1,
                             kvt_layout *ret_layout);
 void kvt_layout_head_major(const kvt_geometry *geometry, size_t n_tokens, void *part0, void *part1,
@@ -356,8 +356,8 @@ void kvt_layout_head_major(const kvt_geometry *geometry, size_t n_tokens, void *
 
 /*
  * Decodes tokens [first_token, first_token + n_tokens) of layers [first_layer, first_layer +
- * n_layers) of the lease into `to`, reading the mapped arena. A worker that wants to overlap loading
- * with computing calls it layer by layer. No round trip.
+ * n_layers) of the lease into `to`, reading the mapped arena. A worker that wants to overlap
+ * loading with computing calls it layer by layer. No round trip.
  *
  * KVT_OK: the bytes are what was sealed. The generation of each page's frame was compared before
  * and after. Otherwise the contents of `to` are void: KVT_ESTALE (the lease was lost: a cut
@@ -390,8 +390,8 @@ kvt_status kvt_encode(kvt_lease *lease, size_t page, const kvt_layout *from);
  * the number of leading tokens of the path that are held now.
  *
  * A page that somebody else sealed meanwhile counts as sealed. KVT_OK: all are. Otherwise the
- * status of the first that is not: KVT_EORDER (a page in front is missing), KVT_EFULL, KVT_ECORRUPT,
- * KVT_ESTALE, and those of the connection. The ones before it are sealed.
+ * status of the first that is not: KVT_EORDER (a page in front is missing), KVT_EFULL,
+ * KVT_ECORRUPT, KVT_ESTALE, and those of the connection. The ones before it are sealed.
  */
 kvt_status kvt_seal(kvt_lease *lease, size_t *ret_sealed_tokens);
 

@@ -51,7 +51,8 @@ enum { KVT_WIRE_REQUEST = 1, KVT_WIRE_REPLY = 2 };
  *      8    4 body_bytes
  *     12    4 status (reply: kvt_status; request: 0)
  *     16    8 number: of the request within its session, rising; a reply repeats it
- *     24    8 boot_id (request: of the daemon that the sender knows, 0 in HELLO; reply: of this one)
+ *     24    8 boot_id (request: of the daemon that the sender knows, 0 in HELLO; reply: of this
+ * one)
  */
 typedef struct kvt_wire_header {
     uint8_t kind;
@@ -69,7 +70,8 @@ typedef struct kvt_wire_str {
 } kvt_wire_str;
 
 /* --- bodies. Requests are "..._req", replies "..._rep". A reply whose status is not KVT_OK has as
- *     body one string: what went wrong, in words. ----------------------------------------------- */
+ *     body one string: what went wrong, in words. -----------------------------------------------
+ */
 
 typedef struct kvt_hello_req {
     uint8_t token[KVT_WIRE_TOKEN_BYTES]; /* zeros: a new session */
@@ -79,10 +81,10 @@ typedef struct kvt_hello_req {
 
 typedef struct kvt_hello_rep {
     uint8_t token[KVT_WIRE_TOKEN_BYTES];
-    uint32_t session;   /* small number for reports; never reused within a boot */
-    uint8_t resumed;    /* 1: the session with that token, its realms, staging and leases are yours
-                           again */
-    uint32_t max_bytes; /* of a message */
+    uint32_t session;    /* small number for reports; never reused within a boot */
+    uint8_t resumed;     /* 1: the session with that token, its realms, staging and leases are yours
+                            again */
+    uint32_t max_bytes;  /* of a message */
     uint32_t max_tokens; /* of a path */
     uint32_t max_leases;
     uint32_t max_claimed_pages; /* of the session */
@@ -121,12 +123,12 @@ enum {
 };
 
 typedef struct kvt_acquire_req {
-    uint32_t realm;       /* 0 with a base lease */
-    uint32_t flags;       /* KVT_ACQUIRE_... */
-    uint64_t base;        /* 0, or the lease to go on from, which then names the new path */
-    uint32_t keep_tokens; /* of the base's path */
-    uint32_t first_page;  /* the reply describes pages from this one on */
-    uint32_t n_tokens;    /* number of tokens in this message */
+    uint32_t realm;        /* 0 with a base lease */
+    uint32_t flags;        /* KVT_ACQUIRE_... */
+    uint64_t base;         /* 0, or the lease to go on from, which then names the new path */
+    uint32_t keep_tokens;  /* of the base's path */
+    uint32_t first_page;   /* the reply describes pages from this one on */
+    uint32_t n_tokens;     /* number of tokens in this message */
     const uint8_t *tokens; /* n_tokens x u32, as they stand in the message, unaligned */
 } kvt_acquire_req;
 
@@ -148,9 +150,9 @@ typedef struct kvt_wire_page {
     uint64_t generation; /* of the frame */
     uint32_t frame;      /* index into the generations */
     uint32_t bytes;
-    uint32_t sealer;     /* session number that sealed it */
-    uint16_t rows;       /* valid rows of the page */
-    uint16_t reserved;   /* 0 */
+    uint32_t sealer;   /* session number that sealed it */
+    uint16_t rows;     /* valid rows of the page */
+    uint16_t reserved; /* 0 */
 } kvt_wire_page;
 
 /* Reply of ACQUIRE, FORK, WAIT. */
@@ -210,7 +212,8 @@ typedef struct kvt_text_rep {
     const char *text;
 } kvt_text_rep;
 
-/* --- the arena's head, as it lies in memory (not a message). 128 bytes, little-endian ----------- */
+/* --- the arena's head, as it lies in memory (not a message). 128 bytes, little-endian -----------
+ */
 #define KVT_ARENA_MAGIC 0x4154564bu /* "KVTA" */
 typedef struct kvt_arena_header {
     uint32_t magic;
@@ -224,9 +227,11 @@ typedef struct kvt_arena_header {
     uint64_t reserved[9];
 } kvt_arena_header;
 
-/* --- writing ------------------------------------------------------------------------------------ */
+/* --- writing ------------------------------------------------------------------------------------
+ */
 
-/* Appends to at[0 .. room); once something did not fit, `failed` is set and nothing more is written. */
+/* Appends to at[0 .. room); once something did not fit, `failed` is set and nothing more is
+ * written. */
 typedef struct kvt_writer {
     uint8_t *at;
     size_t room;
@@ -262,15 +267,16 @@ void kvt_wire_put_seal_page(kvt_writer *w, const kvt_seal_page *page);
 void kvt_wire_put_seal_rep(kvt_writer *w, const kvt_seal_rep *rep); /* without pages */
 void kvt_wire_put_text_rep(kvt_writer *w, const char *text, size_t n_bytes);
 
-/* --- reading ------------------------------------------------------------------------------------ */
+/* --- reading ------------------------------------------------------------------------------------
+ */
 
 /* Checks magic, version, kind, op and that body_bytes is what follows. KVT_EPROTO, KVT_EVERSION.
  * *ret_body points into the message. */
 kvt_status kvt_wire_open(const void *message, size_t n_bytes, kvt_wire_header *ret_header,
                          const uint8_t **ret_body);
 
-/* Each checks the whole body; KVT_EPROTO, or KVT_ELIMIT for a count over its limit. What is returned
- * points into the body. */
+/* Each checks the whole body; KVT_EPROTO, or KVT_ELIMIT for a count over its limit. What is
+ * returned points into the body. */
 kvt_status kvt_wire_get_hello_req(const uint8_t *body, size_t n_bytes, kvt_hello_req *ret);
 kvt_status kvt_wire_get_hello_rep(const uint8_t *body, size_t n_bytes, kvt_hello_rep *ret);
 kvt_status kvt_wire_get_stage_req(const uint8_t *body, size_t n_bytes, kvt_stage_req *ret);
@@ -297,12 +303,14 @@ void kvt_wire_get_seal_page(const uint8_t *pages, size_t i, kvt_seal_page *ret);
 /* Copies n_tokens tokens out of a message. */
 void kvt_wire_get_tokens(const uint8_t *tokens, size_t n_tokens, uint32_t *to);
 
-/* --- realms ------------------------------------------------------------------------------------- */
+/* --- realms -------------------------------------------------------------------------------------
+ */
 
 /*
  * The canonical bytes of a realm: fields in a fixed order, each a u8 tag, a u16 length and its
  * bytes, so that no two realms have the same bytes (PROTOCOL.md "Realm"). The rank is not part of
- * it, since the ranks of a model share one realm. KVT_ELIMIT: a name too long; KVT_EINVAL: no model.
+ * it, since the ranks of a model share one realm. KVT_ELIMIT: a name too long; KVT_EINVAL: no
+ * model.
  */
 kvt_status kvt_wire_realm_encode(const kvt_realm *realm, uint8_t *to, size_t room,
                                  size_t *ret_n_bytes);

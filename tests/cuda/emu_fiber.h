@@ -1,6 +1,6 @@
 /*
- * emu_fiber.h - fibers: many stacks on one OS thread, and the sanitizers told which one is in use. A
- * fiber is started, resumed and ended by one OS thread.
+ * emu_fiber.h - fibers: many stacks on one OS thread, and the sanitizers told which one is in use.
+ * A fiber is started, resumed and ended by one OS thread.
  */
 #ifndef KVT_TESTS_CUDA_EMU_FIBER_H
 #define KVT_TESTS_CUDA_EMU_FIBER_H

@@ -79,7 +79,7 @@ struct state {
     std::mutex mutex;
     std::condition_variable changed; /* work came, or was done */
     bool busy = false;               /* the GPU does one piece at a time */
-    std::atomic<int> pid{0}; /* of the process that may use the runtime */
+    std::atomic<int> pid{0};         /* of the process that may use the runtime */
     process owner = {};
     int n_devices = 1;
     uint64_t random = 1;
