@@ -38,9 +38,13 @@ if(NOT KVT_SANITIZE) # the counting in Python would be what takes the time
     kvt_script(replay SCRIPT replay.py LABELS e2e TIMEOUT 400)
     kvt_script(replay_long SCRIPT replay.py ARGS --long LABELS slow TIMEOUT 3600)
 endif()
+kvt_script(tool SCRIPT tool.py LABELS e2e TIMEOUT 600)
 if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/cuda/CMakeLists.txt)
     add_subdirectory(cuda)
 endif()
+
+kvt_test(test_trace SOURCES test_trace.c LIBS kvt_trace ZLIB::ZLIB)
+kvt_test(test_oracle SOURCES test_oracle.c LIBS kvt_oracle)
 
 kvt_test(test_json_scan SOURCES test_json_scan.c LIBS kvt_config)
 kvt_test(test_config SOURCES test_config.c LIBS kvt_config)

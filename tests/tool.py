@@ -1,0 +1,241 @@
+#!/usr/bin/env python3
+"""The program kvtrunk as people meet it: exit codes, messages that name what is wrong, reports that
+hold what the daemon's own hold, and nothing left behind, however a replay ends.
+
+    tool.py
+
+KVT_BUILD_DIR names the build.
+"""
+import glob
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+BUILD = os.path.abspath(os.environ.get("KVT_BUILD_DIR", "build"))
+KVTRUNK = os.path.join(BUILD, "client", "kvtrunk")
+KVTRUNKD = os.path.join(BUILD, "daemon", "kvtrunkd")
+LEFT_BEHIND = ("/dev/shm/kvtrunk-replay-*", "/tmp/kvtrunk-replay-*")
+GIVE_UP_S = 120  # of each wait for something that must happen; a failure, not a measurement
+
+folder = tempfile.mkdtemp(prefix="kvtrunk-tool-")
+small_trace = os.path.join(folder, "small.pct")
+SMALL_REQUESTS = 100
+SMALL_PAGES = (1 + 2 * SMALL_REQUESTS) * 512 // 64
+
+
+def fail(text):
+    sys.exit("FAILED: " + text)
+
+
+def check(true, text):
+    if not true:
+        fail(text)
+
+
+def kvtrunk(*arguments, environment=None):
+    return subprocess.run([KVTRUNK, *arguments], capture_output=True, text=True, check=False,
+                          timeout=GIVE_UP_S, env={**os.environ, **(environment or {})})
+
+
+def expect(code, words, *arguments, environment=None):
+    """Exit code and words of the message on standard error (of the output, when all went well)."""
+    done = kvtrunk(*arguments, environment=environment)
+    shown = done.stdout if code == 0 else done.stderr
+    what = f"kvtrunk {' '.join(arguments)}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
+    check(done.returncode == code, f"{what}expected exit code {code}")
+    check(words in shown, f"{what}expected the words '{words}'")
+    return done
+
+
+def write(name, text):
+    path = os.path.join(folder, name)
+    with open(path, "w", encoding="ascii") as file:
+        file.write(text)
+    return path
+
+
+def make_trace(path, n_requests):
+    """All requests share their first block, and have two of their own."""
+    with open(path, "w", encoding="ascii") as file:
+        file.write(f"# PCT1 block_tokens=512 requests={n_requests} source=made\n")
+        for i in range(n_requests):
+            file.write(f"{i} 1536 1 - 0+1,{1 + 2 * i}+2\n")
+
+
+def left_behind():
+    return {path for pattern in LEFT_BEHIND for path in glob.glob(pattern)}
+
+
+def usage():
+    expect(2, "kvtrunk status")
+    expect(0, "kvtrunk replay", "--help")
+    expect(0, "--capacity X", "replay", "--help")
+    expect(0, "--lines N", "tree", "--help")
+    expect(0, "--json", "status", "--help")
+    check(re.fullmatch(r"kvtrunk \d+\.\d+\.\d+\n", kvtrunk("--version").stdout), "--version")
+    for words, arguments in (
+            ("no such command", ["nothing"]),
+            ("the name of a trace", ["replay"]),
+            ("one argument too many", ["replay", "a", "b"]),
+            ("one argument too many", ["status", "a"]),
+            ("no such option", ["status", "--jsn"]),
+            ("takes no value", ["status", "--json=1"]),
+            ("a value is needed", ["tree", "--lines"]),
+            ("a number from 1 to", ["tree", "--lines", "0"]),
+            ("a number from 1 to 256", ["replay", small_trace, "--workers", "257"]),
+            ("a number from 1 to", ["replay", small_trace, "--requests", "1x"]),
+            ("a number from 1 to", ["replay", small_trace, "--requests", "-1"]),
+            ("two dashes", ["replay", small_trace, "-w"]),
+            ("a number of pages", ["replay", small_trace, "--capacity", "0"]),
+            ("a number of pages", ["replay", small_trace, "--capacity", "1.5"]),
+            ("a number of pages", ["replay", small_trace, "--capacity", "ten"]),
+            ("a number of pages", ["replay", small_trace, "--capacity", "nan%"]),
+            ("--connect", ["replay", small_trace, "--capacity", "9", "--connect", "/x"]),
+            ("f16 or bf16", ["replay", small_trace, "--dtype", "f32"]),
+            ("head_dim", ["replay", small_trace, "--head-dim", "3"]),
+            ("page_tokens", ["replay", small_trace, "--page-tokens", "48"]),
+            ("codec", ["replay", small_trace, "--codec", "nothing"]),
+    ):
+        expect(2, words, *arguments)
+
+
+def bad_files():
+    expect(4, "cannot be opened", "replay", os.path.join(folder, "nothing"))
+    expect(4, "no trace", "replay", write("text", "hello\n"))
+    head = "# PCT1 block_tokens=4 requests=2 source=s\n"
+    expect(4, "line 3", "replay", write("broken", head + "0 4 1 - 0+1\n0 4 1 - 1+\n"))
+    expect(4, "header says 2", "replay", write("short", head + "0 4 1 - 0+1\n"))
+
+
+def no_daemon():
+    path = os.path.join(folder, "no.sock")
+    for arguments in (["status"], ["tree"]):
+        expect(3, path, *arguments, "--socket", path)
+        expect(3, path, *arguments, environment={"KVTRUNK_SOCKET": path})
+    done = expect(3, path, "replay", small_trace, "--connect", path, "--workers", "3")
+    check(done.stderr.count(path) == 1, "three workers said the same three times:\n" + done.stderr)
+    expect(5, "did not start", "replay", small_trace, environment={"KVTRUNKD": "/nonexistent"})
+    expect(5, "did not start", "replay", small_trace, environment={"KVTRUNKD": "/bin/true"})
+
+
+def reports():
+    """What status and tree show of a daemon after a replay against it."""
+    path = os.path.join(folder, "k.sock")
+    ready, write_end = os.pipe()
+    daemon = subprocess.Popen([KVTRUNKD, "--socket", path, "--set", "arena=16MiB", "--ready-fd",
+                               str(write_end)], pass_fds=[write_end], stderr=subprocess.DEVNULL)
+    os.close(write_end)
+    try:
+        check(os.read(ready, 16) == b"READY\n", "the daemon did not come up")
+        expect(0, "nobody has registered", "tree", "--socket", path)
+        done = expect(0, "wrong bytes", "replay", small_trace, "--connect", path, "--workers", "2")
+        check(re.search(r"^requests +100 ", done.stdout, re.M), done.stdout)
+        look_at_status(path)
+        look_at_tree(path)
+        daemon.send_signal(signal.SIGTERM)
+        check(daemon.wait(GIVE_UP_S) == 0, "the daemon did not end well")
+    finally:
+        daemon.kill()
+        os.close(ready)
+
+
+def look_at_status(path):
+    counts = json.loads(kvtrunk("status", "--json", "--socket", path).stdout)["counts"]
+    check(counts["pages_evictable"] == SMALL_PAGES, f"{counts}")
+    shown = expect(0, "pages_sealed", "status", "--socket", path).stdout
+    for name, value in counts.items():
+        if name.startswith("pages_") or name.startswith("tokens_"):
+            check(re.search(rf"^ +{name} +{value:,}$", shown, re.M), f"{name} {value}:\n{shown}")
+    check(re.search(r"^sessions_open \(1\)\n.*\n.*kvtrunk status", shown, re.M), shown)
+
+
+def look_at_tree(path):
+    lines = kvtrunk("tree", "--json", "--socket", path).stdout.splitlines()
+    rows = [json.loads(line) for line in lines]
+    check(sum(row.get("pages", 0) for row in rows) == SMALL_PAGES, f"{len(rows)} rows")
+    tree = expect(0, f"{SMALL_PAGES:,} pages in 101 runs", "tree", "--socket", path).stdout
+    check(tree.startswith('realm 1: model "replay", engine "oracle", codec set f16, 64 tokens'), tree)
+    check(re.search(r"^  - 8 pages, 512 tokens  \[0 .* goes on in 100 ways$", tree, re.M), tree)
+    check(re.search(r"^    - 16 pages, 1,024 tokens  \[1 ", tree, re.M), tree)
+    cut = expect(0, "there is more", "tree", "--lines", "3", "--socket", path).stdout
+    check(len(re.findall(r"^ *- ", cut, re.M)) == 2, cut)
+
+
+def running(trace, *options):
+    """A replay under way: its processes are there and the first requests are done."""
+    tool = subprocess.Popen([KVTRUNK, "replay", trace, *options], stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, text=True)
+    end = time.monotonic() + GIVE_UP_S
+    while time.monotonic() < end and tool.poll() is None:
+        children = {}
+        for name in glob.glob(f"/proc/{tool.pid}/task/*/children"):
+            try:
+                with open(name, encoding="ascii") as file:
+                    for pid in file.read().split():
+                        with open(f"/proc/{pid}/cmdline", encoding="utf-8") as command:
+                            children[int(pid)] = command.read().split("\0")
+            except (FileNotFoundError, ProcessLookupError):
+                pass
+        daemons = [pid for pid, command in children.items() if command[0] == "kvtrunkd"]
+        workers = [pid for pid, command in children.items() if command[1:2] == ["replay-worker"]]
+        if daemons and len(workers) == 2:
+            return tool, daemons[0], workers
+        time.sleep(0.01)
+    tool.kill()
+    fail("the replay did not get under way: " + "".join(tool.communicate()))
+    return None
+
+
+def ends():
+    """However a replay ends, its daemon and workers end, and its folder is gone."""
+    long_trace = os.path.join(folder, "long.pct")
+    make_trace(long_trace, 30000)
+    before = left_behind()
+    for what, words in (("interrupt", "stopped by signal 2"), ("daemon", "ended by signal 9"),
+                        ("worker", "was ended by signal 9"), ("kill", "")):
+        tool, daemon, workers = running(long_trace, "--workers", "2", "--capacity", "4000")
+        if what == "interrupt":
+            tool.send_signal(signal.SIGINT)
+        elif what == "kill":
+            tool.kill()
+        else:
+            os.kill(daemon if what == "daemon" else workers[0], signal.SIGKILL)
+        _, shown = tool.communicate(timeout=GIVE_UP_S)
+        check(tool.returncode == (-9 if what == "kill" else 1), f"{what}: {tool.returncode} {shown}")
+        check(words in shown, f"{what}: expected the words '{words}':\n{shown}")
+        end = time.monotonic() + GIVE_UP_S
+        alive = [daemon, *workers]
+        while alive and time.monotonic() < end:
+            alive = [pid for pid in alive if os.path.exists(f"/proc/{pid}")]
+            time.sleep(0.01)
+        check(not alive, f"{what}: processes {alive} are still there")
+        left = left_behind() - before
+        if what == "kill":  # nobody was left who could: but what takes memory is gone
+            for path in left:
+                check(not glob.glob(path + "/*.arena"), f"{path} still holds an arena")
+                shutil.rmtree(path)
+        else:
+            check(not left, f"{what}: {left} is left behind")
+
+
+def main():
+    make_trace(small_trace, SMALL_REQUESTS)
+    try:
+        usage()
+        bad_files()
+        no_daemon()
+        reports()
+        ends()
+    finally:
+        shutil.rmtree(folder)
+    print("the tool says what it should")
+
+
+if __name__ == "__main__":
+    main()
