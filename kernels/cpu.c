@@ -4,6 +4,10 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 typedef struct known_path {
     const kvt_cpu_path *path;
     bool (*runs_here)(void);
@@ -13,8 +17,25 @@ static bool always(void) {
     return true;
 }
 
+#if defined(__x86_64__)
+static bool has_avx2(void) {
+    uint32_t a, b, c, d;
+    return __builtin_cpu_supports("avx2") && __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+
+static bool has_avx512(void) {
+    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("avx512vbmi");
+}
+#endif
+
 /* Best first; the last one runs everywhere. */
 static const known_path known[] = {
+#if defined(__x86_64__)
+    {&kvt_cpu_avx512, has_avx512},
+    {&kvt_cpu_avx2, has_avx2},
+#endif
     {&kvt_cpu_portable, always},
 };
 enum { N_KNOWN = sizeof known / sizeof known[0] };

@@ -6,7 +6,7 @@
  * mixed codec by codec: an entry that a path leaves NULL is served by the portable one.
  *
  * To add a path: a file kernels/cpu_NAME.c that defines `const kvt_cpu_path kvt_cpu_NAME`, and a
- * line in the list in kernels/cpu.c.
+ * line in the list in kernels/cpu.c. simd.h says what the vector paths are written in.
  */
 #ifndef KVT_KERNELS_CPU_H
 #define KVT_KERNELS_CPU_H
@@ -50,6 +50,10 @@ typedef struct kvt_cpu_path {
 
 /* The portable path; complete. */
 extern const kvt_cpu_path kvt_cpu_portable;
+
+/* The vector paths (simd.h); each stands in the builds for its processor alone. */
+extern const kvt_cpu_path kvt_cpu_avx512;
+extern const kvt_cpu_path kvt_cpu_avx2;
 
 /*
  * The path in use. Chosen at the first call: the one that the environment variable KVT_CPU names (a

@@ -28,7 +28,7 @@ endif()
 kvt_test(sim SOURCES sim/world.c sim/daemon.c sim/worker.c sim/payload.c LIBS kvt_core
          ARGS --count ${sim_seeds})
 kvt_test(sim_deep TARGET sim ARGS --seed 1000 --count 10000 LABELS slow TIMEOUT 3600)
-foreach(name kill cut death access)
+foreach(name kill cut death access flight)
     kvt_test(e2e_${name} SOURCES e2e/${name}.c e2e/e2e.c LIBS kvtrunk_static kvt_oracle
              LABELS e2e NEEDS kvtrunkd TIMEOUT 300)
 endforeach()
@@ -85,4 +85,15 @@ kvt_script(e2e_daemon SCRIPT e2e_daemon.py LABELS e2e TIMEOUT 300)
 kvt_test(test_device_host SOURCES test_device_host.c LIBS kvt_device)
 foreach(call fstatvfs fchown fchmod posix_fallocate fstat mmap pread) # to make them fail
     target_link_options(test_device_host PRIVATE -Wl,--wrap=${call})
+endforeach()
+
+# Every vector path against the reference; pages and codec sets under each path that is forced. (One
+# that the machine cannot run gives the portable path.)
+kvt_test(test_cpu SOURCES test_cpu.c LIBS kvt_kernels)
+kvt_test(test_cpu_long TARGET test_cpu ARGS 77 40000 LABELS slow TIMEOUT 1800)
+foreach(path portable avx2 avx512 neon)
+    foreach(name test_page test_sets)
+        kvt_test(${name}_${path} TARGET ${name})
+        set_property(TEST ${name}_${path} APPEND PROPERTY ENVIRONMENT KVT_CPU=${path})
+    endforeach()
 endforeach()

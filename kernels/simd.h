@@ -1,0 +1,98 @@
+/*
+ * simd.h - what the vector codecs (simd_row.h, simd_channel.h, simd_rotated.h) are written in. They
+ * are written once; each instruction set has a header that gives the words a meaning
+ * (simd_avx2.h, simd_avx512.h, simd_neon.h), and cpu_NAME.c includes that header, then the codecs.
+ *
+ *   fv      a vector of FV_LANES floats                       fv_...
+ *   chunk   32 elements as CHUNK_FVS vectors of floats        chunk_...
+ *   wv      16 integers of 16 bits (one register or two)      wv_...
+ *
+ * A row is cut into chunks; what is left at its end is copied into a chunk of zeros, so that
+ * nothing is read or written beside the row. Every scale block starts with a chunk.
+ *
+ * All float operations are those of unit.h, one rounding each, so the bits are those of the
+ * reference. The default rounding mode is a condition, as it is there.
+ */
+#ifndef KVT_KERNELS_SIMD_H
+#define KVT_KERNELS_SIMD_H
+
+#include "kernels/codec_ref.h"
+
+#define SIMD static inline __attribute__((always_inline))
+
+enum {
+    CHUNK = 32, /* elements */
+    CHUNK_BYTES = 2 * CHUNK,
+    MAX_CHUNKS = KVT_MAX_HEAD_DIM / CHUNK,
+};
+
+/* Elements in chunk c of a row. */
+SIMD uint32_t chunk_elements(uint32_t dim, uint32_t c) {
+    return dim - c * CHUNK < CHUNK ? dim - c * CHUNK : (uint32_t)CHUNK;
+}
+
+/* n < 64 bytes. Not memcpy: a call for a few bytes in each row costs more than the row. */
+SIMD void copy_few(uint8_t *to, const uint8_t *from, uint32_t n) {
+    uint32_t at = 0;
+    if (n & 32) {
+        memcpy(to, from, 32);
+        at += 32;
+    }
+    if (n & 16) {
+        memcpy(to + at, from + at, 16);
+        at += 16;
+    }
+    if (n & 8) {
+        memcpy(to + at, from + at, 8);
+        at += 8;
+    }
+    for (; at < n; at++)
+        to[at] = from[at];
+}
+
+/* `bytes` bytes of a row, with zeros up to room_bytes: where they stand if they are as many, or a
+ * copy in `room`. */
+SIMD const uint8_t *padded_source(const uint8_t *row, uint32_t bytes, uint32_t room_bytes,
+                                  uint8_t *room) {
+    if (bytes == room_bytes)
+        return row;
+    memset(room, 0, room_bytes);
+    copy_few(room, row, bytes);
+    return room;
+}
+
+/* What follows the row statistics and the codes. */
+SIMD void zero_padding(uint8_t *out, const kvt_unit_layout *at, uint32_t rows) {
+    uint32_t stats_end = at->row_stats_offset + at->row_stats_bytes * rows;
+    uint32_t codes_end = at->codes_offset + at->row_code_bytes * rows;
+    memset(out + stats_end, 0, at->codes_offset - stats_end);
+    memset(out + codes_end, 0, at->bytes - codes_end);
+}
+
+/* Neighbouring codes of two bits, each in a nibble (32 of them), moved together, and back. */
+SIMD void narrow_nibbles(uint8_t *to, const uint8_t *nibbles) {
+    for (int i = 0; i < 2; i++) {
+        uint64_t x;
+        memcpy(&x, nibbles + 8 * i, 8);
+        x = (x | x >> 2) & UINT64_C(0x0f0f0f0f0f0f0f0f);
+        x = (x | x >> 4) & UINT64_C(0x00ff00ff00ff00ff);
+        x = (x | x >> 8) & UINT64_C(0x0000ffff0000ffff);
+        uint32_t narrow = (uint32_t)(x | x >> 16);
+        memcpy(to + 4 * i, &narrow, 4);
+    }
+}
+
+SIMD void widen_nibbles(uint8_t *nibbles, const uint8_t *from) {
+    for (int i = 0; i < 2; i++) {
+        uint32_t narrow;
+        memcpy(&narrow, from + 4 * i, 4);
+        uint64_t x = narrow;
+        x = (x | x << 16) & UINT64_C(0x0000ffff0000ffff);
+        x = (x | x << 8) & UINT64_C(0x00ff00ff00ff00ff);
+        x = (x | x << 4) & UINT64_C(0x0f0f0f0f0f0f0f0f);
+        x = (x | x << 2) & UINT64_C(0x3333333333333333);
+        memcpy(nibbles + 8 * i, &x, 8);
+    }
+}
+
+#endif
