@@ -4,7 +4,7 @@ hold what the daemon's own hold, and nothing left behind, however a replay ends.
 
     tool.py
 
-KVT_BUILD_DIR names the build.
+KVT_BUILD_DIR names the build, KVT_SOURCE_DIR the sources.
 """
 import glob
 import json
@@ -20,6 +20,7 @@ import time
 BUILD = os.path.abspath(os.environ.get("KVT_BUILD_DIR", "build"))
 KVTRUNK = os.path.join(BUILD, "client", "kvtrunk")
 KVTRUNKD = os.path.join(BUILD, "daemon", "kvtrunkd")
+MANUAL = os.path.join(os.environ.get("KVT_SOURCE_DIR", "."), "client", "kvtrunk.1")
 LEFT_BEHIND = ("/dev/shm/kvtrunk-replay-*", "/tmp/kvtrunk-replay-*")
 GIVE_UP_S = 120  # of each wait for something that must happen; a failure, not a measurement
 
@@ -79,6 +80,11 @@ def usage():
     expect(0, "--lines N", "tree", "--help")
     expect(0, "--json", "status", "--help")
     check(re.fullmatch(r"kvtrunk \d+\.\d+\.\d+\n", kvtrunk("--version").stdout), "--version")
+    with open(MANUAL, encoding="ascii") as file:
+        manual = file.read().replace("\\-", "-")
+    for command in ("status", "tree", "replay"):
+        for option in re.findall(r"^  (--[a-z-]+)", kvtrunk(command, "--help").stdout, re.M):
+            check(option in manual, f"{MANUAL} does not say what {command} {option} is")
     for words, arguments in (
             ("no such command", ["nothing"]),
             ("the name of a trace", ["replay"]),
@@ -146,7 +152,12 @@ def reports():
 
 
 def look_at_status(path):
-    counts = json.loads(kvtrunk("status", "--json", "--socket", path).stdout)["counts"]
+    report = json.loads(kvtrunk("status", "--json", "--socket", path).stdout)
+    counts = report["counts"]
+    with open(MANUAL, encoding="ascii") as file:
+        manual = file.read()
+    for name in [*report, *counts]:
+        check(re.search(rf"\b{name}\b", manual), f"{MANUAL} does not say what {name} is")
     check(counts["pages_evictable"] == SMALL_PAGES, f"{counts}")
     shown = expect(0, "pages_sealed", "status", "--socket", path).stdout
     for name, value in counts.items():
