@@ -6,13 +6,12 @@
 #include "daemon/core_state.h"
 
 static int wait_is_over(core *c, lease *l, uint32_t held_tokens) {
-    if (c->draining || !l->claim)
-        return 1;
-    if (lease_held_tokens(c, l) > held_tokens)
-        return 1;
+    /* Whoever is told that nobody computes what comes next must be the one who does from now on,
+     * whatever it is that ends its wait; else all who wait are told so, and all compute. */
     int taken = lease_take_over(c, l);
     c->counts.claims_taken_over += taken > 0;
-    return lease_computing_end(c, l) == 0;
+    return c->draining || !l->claim || lease_held_tokens(c, l) > held_tokens ||
+           lease_computing_end(c, l) == 0;
 }
 
 void serve_wait(core *c, request *rq) {

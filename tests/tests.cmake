@@ -21,12 +21,12 @@ kvt_test(test_wire SOURCES test_wire.c LIBS kvt_wire kvt_kernels)
 
 # Thousands of seeds where that takes seconds, hundreds where sanitizers slow it down.
 if(KVT_SANITIZE)
-    set(sim_seeds 400)
+    set(sim_seeds 300)
 else()
-    set(sim_seeds 5000)
+    set(sim_seeds 3000)
 endif()
 kvt_test(sim SOURCES sim/world.c sim/daemon.c sim/worker.c sim/payload.c LIBS kvt_core
-         ARGS --count ${sim_seeds})
+         ARGS --count ${sim_seeds} TIMEOUT 400)
 kvt_test(sim_deep TARGET sim ARGS --seed 1000 --count 10000 LABELS slow TIMEOUT 3600)
 foreach(name kill cut death access flight)
     kvt_test(e2e_${name} SOURCES e2e/${name}.c e2e/e2e.c LIBS kvtrunk_static kvt_oracle
