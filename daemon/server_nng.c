@@ -17,15 +17,26 @@
 
 enum {
     MAX_LISTENERS = 64, /* alive at the same time; old ones that still have pipes included */
-    N_SENDS = 64,       /* replies that nng may be taking at the same time */
-    HEADER_BYTES = 8,   /* pipe id, request id */
+    MAX_SENDING = 64,   /* replies that a peer may have and not read */
+    SPARE_HELD = 1024,  /* contexts beyond what may be held, for replies that are being sent */
 };
 
-typedef struct send_slot {
+typedef enum context_state {
+    CONTEXT_FREE = 0,
+    CONTEXT_RECEIVING,
+    CONTEXT_HELD,    /* its request is in the inbox or with the core */
+    CONTEXT_SENDING, /* its reply is with nng */
+} context_state;
+
+typedef struct context {
     server *server;
-    nng_aio *aio;
-    struct send_slot *next;
-} send_slot;
+    nng_ctx ctx;
+    nng_aio *send;
+    context_state state;
+    uint32_t pipe;  /* that its request came from */
+    uint32_t place; /* in the table of pipes, while the pipe is there */
+    struct context *next_free;
+} context;
 
 typedef struct listener_slot {
     nng_listener listener; /* id 0: free */
@@ -35,6 +46,9 @@ typedef struct listener_slot {
 typedef struct pipe_slot {
     uint32_t pipe; /* 0: free */
     int is_own;
+    int is_cut;          /* for not reading its replies */
+    uint32_t n_contexts; /* HELD or SENDING for it */
+    uint32_t n_sending;
 } pipe_slot;
 
 struct server {
@@ -42,9 +56,13 @@ struct server {
     nng_socket socket;
     nng_aio *receive;
     pthread_mutex_t lock; /* of all that follows */
-    pthread_cond_t sent;
-    send_slot sends[N_SENDS];
-    send_slot *free_sends;
+    context *contexts;    /* max_contexts, of which n_contexts are open */
+    context *free_contexts;
+    context *receiving; /* NULL: none */
+    uint32_t n_contexts, max_contexts;
+    int paused;   /* by the inbox */
+    int starving; /* no context was free */
+    int closing;
     listener_slot listeners[MAX_LISTENERS];
     uint32_t n_listeners_made;
     uint32_t newest; /* slot of the one that stands at the path */
@@ -52,6 +70,8 @@ struct server {
     uint32_t n_places;
     pipe_slot pipes[]; /* let into the inbox; looked through only when one comes or goes */
 };
+
+static void receive_next(server *s);
 
 /* --- pipes; nng's threads ----------------------------------------------------------------------
  */
@@ -75,6 +95,14 @@ static listener_slot *listener_of(server *s, nng_pipe pipe) {
     return NULL;
 }
 
+/* With the lock held. */
+static pipe_slot *find_pipe(server *s, uint32_t pipe) {
+    for (uint32_t i = 0; i < s->n_places; i++)
+        if (s->pipes[i].pipe == pipe)
+            return &s->pipes[i];
+    return NULL;
+}
+
 /* With the lock held. NULL: there are too many. */
 static pipe_slot *let_in(server *s, uint32_t pipe, core_peer peer) {
     int is_own = peer.pid == (uint32_t)getpid();
@@ -84,7 +112,7 @@ static pipe_slot *let_in(server *s, uint32_t pipe, core_peer peer) {
         if (s->pipes[i].pipe == 0) {
             if (!inbox_put_pipe_added(s->options.inbox, pipe, peer))
                 return NULL;
-            s->pipes[i] = (pipe_slot){pipe, is_own};
+            s->pipes[i] = (pipe_slot){.pipe = pipe, .is_own = is_own};
             s->n_others += !is_own;
             return &s->pipes[i];
         }
@@ -107,65 +135,169 @@ static void pipe_added(nng_pipe pipe, nng_pipe_ev event, void *argument) {
         nng_pipe_close(pipe);
 }
 
+/* --- contexts ----------------------------------------------------------------------------------
+ */
+
+/* With the lock held: its request was answered, or cannot be any more. */
+static void context_free(server *s, context *c) {
+    pipe_slot *place = &s->pipes[c->place];
+    if (c->state != CONTEXT_RECEIVING && place->pipe == c->pipe) {
+        place->n_contexts--;
+        place->n_sending -= c->state == CONTEXT_SENDING;
+    }
+    c->state = CONTEXT_FREE;
+    c->next_free = s->free_contexts;
+    s->free_contexts = c;
+}
+
+static void sent(void *argument) {
+    context *c = argument;
+    server *s = c->server;
+    if (nng_aio_result(c->send) != 0) {
+        nng_msg_free(nng_aio_get_msg(c->send));
+        nng_aio_set_msg(c->send, NULL);
+    }
+    pthread_mutex_lock(&s->lock);
+    context_free(s, c);
+    int starving = s->starving;
+    pthread_mutex_unlock(&s->lock);
+    if (starving)
+        receive_next(s);
+}
+
+static int context_open(server *s, context *c) {
+    c->server = s;
+    if (nng_aio_alloc(&c->send, sent, c) != 0)
+        return 0;
+    if (nng_ctx_open(&c->ctx, s->socket) == 0)
+        return 1;
+    nng_aio_free(c->send);
+    c->send = NULL;
+    return 0;
+}
+
+/* With the lock held. NULL: all are in use. */
+static context *context_take(server *s) {
+    context *c = s->free_contexts;
+    if (c) {
+        s->free_contexts = c->next_free;
+        return c;
+    }
+    c = s->n_contexts < s->max_contexts ? &s->contexts[s->n_contexts] : NULL;
+    if (!c || !context_open(s, c))
+        return NULL;
+    s->n_contexts++;
+    return c;
+}
+
+/* With the lock held: the pipe that holds the most contexts. */
+static uint32_t greediest(const server *s) {
+    const pipe_slot *most = &s->pipes[0];
+    for (uint32_t i = 1; i < s->n_places; i++)
+        if (s->pipes[i].pipe && s->pipes[i].n_contexts > most->n_contexts)
+            most = &s->pipes[i];
+    return most->pipe;
+}
+
+/* Receives, unless that is under way, or the inbox is full, or no context is free: then whoever has
+ * the most of them is cut, which frees its own. */
+static void receive_next(server *s) {
+    uint32_t cut = 0;
+    pthread_mutex_lock(&s->lock);
+    context *c = s->receiving || s->paused || s->closing ? NULL : context_take(s);
+    if (c) {
+        c->state = CONTEXT_RECEIVING;
+        s->receiving = c;
+        s->starving = 0;
+    } else if (!s->receiving && !s->paused && !s->closing) {
+        s->starving = 1;
+        cut = greediest(s);
+    }
+    pthread_mutex_unlock(&s->lock);
+    if (c)
+        nng_ctx_recv(c->ctx, s->receive);
+    if (cut) {
+        log_write(LOG_WARNING, "too many requests wait: the connection with the most is cut");
+        nng_pipe_close((nng_pipe){cut});
+    }
+}
+
+/* --- pipes that end ----------------------------------------------------------------------------
+ */
+
+/* With the lock held. Those SENDING are given back by nng; those HELD, nobody else would. The core
+ * may still answer them: server_send sees that they are no longer its. */
+static void pipe_forget(server *s, uint32_t place) {
+    uint32_t pipe = s->pipes[place].pipe;
+    for (uint32_t i = 0; i < s->n_contexts && s->pipes[place].n_contexts > 0; i++)
+        if (s->contexts[i].state == CONTEXT_HELD && s->contexts[i].pipe == pipe)
+            context_free(s, &s->contexts[i]);
+    s->n_others -= !s->pipes[place].is_own;
+    s->pipes[place].pipe = 0;
+    inbox_put_pipe_removed(s->options.inbox, pipe);
+}
+
 static void pipe_removed(nng_pipe pipe, nng_pipe_ev event, void *argument) {
     server *s = argument;
-    uint32_t id = (uint32_t)nng_pipe_id(pipe);
     (void)event;
     pthread_mutex_lock(&s->lock);
     listener_slot *from = listener_of(s, pipe);
     if (from && from->n_pipes > 0)
         from->n_pipes--;
-    for (uint32_t i = 0; i < s->n_places; i++) {
-        if (s->pipes[i].pipe == id) {
-            s->n_others -= !s->pipes[i].is_own;
-            s->pipes[i].pipe = 0;
-            inbox_put_pipe_removed(s->options.inbox, id);
-            break;
-        }
-    }
+    pipe_slot *place = find_pipe(s, (uint32_t)nng_pipe_id(pipe));
+    if (place)
+        pipe_forget(s, (uint32_t)(place - s->pipes));
+    int starving = s->starving;
     pthread_mutex_unlock(&s->lock);
+    if (starving)
+        receive_next(s);
 }
 
 /* --- receiving ---------------------------------------------------------------------------------
  */
 
-static uint32_t big_endian(const uint8_t *at) {
-    return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
-}
-
-/* Returns whether to receive another. */
-static int take_message(server *s, nng_msg *message) {
-    const uint8_t *header = nng_msg_header(message);
-    nng_pipe pipe = nng_msg_get_pipe(message);
-    /* A longer one has come over other hops, which this protocol does not have. */
-    if (nng_msg_header_len(message) != HEADER_BYTES) {
-        nng_pipe_close(pipe);
+/* With the lock held, so that a pipe's end never comes into the inbox before its messages. */
+static void take_message(server *s, context *c, nng_msg *message) {
+    c->pipe = (uint32_t)nng_pipe_id(nng_msg_get_pipe(message));
+    pipe_slot *place = find_pipe(s, c->pipe);
+    if (!place) {
+        context_free(s, c);
         nng_msg_free(message);
-        return 1;
+        return;
     }
-    core_ticket ticket = {big_endian(header), big_endian(header + 4)};
-    return inbox_put_message(s->options.inbox, ticket, nng_msg_body(message), nng_msg_len(message),
-                             message);
+    c->state = CONTEXT_HELD;
+    c->place = (uint32_t)(place - s->pipes);
+    place->n_contexts++;
+    core_ticket ticket = {c->pipe, (uint32_t)(c - s->contexts)};
+    s->paused = !inbox_put_message(s->options.inbox, ticket, nng_msg_body(message),
+                                   nng_msg_len(message), message);
 }
 
 static void received(void *argument) {
     server *s = argument;
     int error = nng_aio_result(s->receive);
+    nng_msg *message = error == 0 ? nng_aio_get_msg(s->receive) : NULL;
+    nng_aio_set_msg(s->receive, NULL);
+    pthread_mutex_lock(&s->lock);
+    context *c = s->receiving;
+    s->receiving = NULL;
+    if (message)
+        take_message(s, c, message);
+    else
+        context_free(s, c);
+    pthread_mutex_unlock(&s->lock);
     if (error == NNG_ECLOSED || error == NNG_ECANCELED)
         return;
-    if (error != 0) {
+    if (error != 0)
         log_write(LOG_WARNING, "a message could not be received: %s", nng_strerror(error));
-        nng_recv_aio(s->socket, s->receive);
-        return;
-    }
-    nng_msg *message = nng_aio_get_msg(s->receive);
-    nng_aio_set_msg(s->receive, NULL);
-    if (take_message(s, message))
-        nng_recv_aio(s->socket, s->receive);
+    receive_next(s);
 }
 
 void server_resume(server *s) {
-    nng_recv_aio(s->socket, s->receive);
+    pthread_mutex_lock(&s->lock);
+    s->paused = 0;
+    pthread_mutex_unlock(&s->lock);
+    receive_next(s);
 }
 
 void server_free_message(void *owner) {
@@ -175,50 +307,51 @@ void server_free_message(void *owner) {
 /* --- sending -----------------------------------------------------------------------------------
  */
 
-static void give_back(send_slot *slot) {
-    server *s = slot->server;
+/* The context that waits for this reply, which then is SENDING; NULL: its pipe has gone, or must go
+ * now, since it does not read its replies. */
+static context *context_of(server *s, core_ticket ticket, int *ret_cut) {
+    context *c = &s->contexts[ticket.request];
+    KVT_ASSERT(ticket.request < s->max_contexts);
     pthread_mutex_lock(&s->lock);
-    slot->next = s->free_sends;
-    s->free_sends = slot;
-    pthread_cond_signal(&s->sent);
-    pthread_mutex_unlock(&s->lock);
-}
-
-static void send_done(void *argument) {
-    send_slot *slot = argument;
-    if (nng_aio_result(slot->aio) != 0) {
-        nng_msg_free(nng_aio_get_msg(slot->aio));
-        nng_aio_set_msg(slot->aio, NULL);
+    if (c->state != CONTEXT_HELD || c->pipe != ticket.pipe) {
+        c = NULL;
+    } else if (s->pipes[c->place].n_sending == MAX_SENDING) {
+        *ret_cut = !s->pipes[c->place].is_cut;
+        s->pipes[c->place].is_cut = 1;
+        context_free(s, c);
+        c = NULL;
+    } else {
+        c->state = CONTEXT_SENDING;
+        s->pipes[c->place].n_sending++;
     }
-    give_back(slot);
-}
-
-/* Waiting here is short: nng only hands the message on to the pipe's own queue, or frees it. */
-static send_slot *take_slot(server *s) {
-    pthread_mutex_lock(&s->lock);
-    while (!s->free_sends)
-        pthread_cond_wait(&s->sent, &s->lock);
-    send_slot *slot = s->free_sends;
-    s->free_sends = slot->next;
     pthread_mutex_unlock(&s->lock);
-    return slot;
+    return c;
 }
 
 void server_send(server *s, core_ticket ticket, const void *message, size_t n_bytes) {
     nng_msg *reply;
+    int cut = 0;
+    context *c = context_of(s, ticket, &cut);
+    if (cut) {
+        log_write(LOG_WARNING, "a connection with %d replies that are not read is cut",
+                  MAX_SENDING);
+        nng_pipe_close((nng_pipe){ticket.pipe});
+    }
+    if (!c)
+        return;
     if (nng_msg_alloc(&reply, n_bytes) != 0) {
-        log_write(LOG_WARNING, "no memory for a reply of %zu bytes: it is dropped", n_bytes);
+        /* Without a reply the caller would wait until its time is over; this tells at once. */
+        log_write(LOG_WARNING, "no memory for a reply of %zu bytes: its connection is cut",
+                  n_bytes);
+        nng_pipe_close((nng_pipe){ticket.pipe});
+        pthread_mutex_lock(&s->lock);
+        context_free(s, c);
+        pthread_mutex_unlock(&s->lock);
         return;
     }
     memcpy(nng_msg_body(reply), message, n_bytes);
-    if (nng_msg_header_append_u32(reply, ticket.pipe) != 0 ||
-        nng_msg_header_append_u32(reply, ticket.request) != 0) {
-        nng_msg_free(reply);
-        return;
-    }
-    send_slot *slot = take_slot(s);
-    nng_aio_set_msg(slot->aio, reply);
-    nng_send_aio(s->socket, slot->aio);
+    nng_aio_set_msg(c->send, reply);
+    nng_ctx_send(c->ctx, c->send);
 }
 
 void server_cut(server *s, uint32_t pipe) {
@@ -319,17 +452,6 @@ ssize_t sendmsg(int fd, const struct msghdr *message, int flags) {
 /* --- open, close -------------------------------------------------------------------------------
  */
 
-static int open_aios(server *s) {
-    int error = nng_aio_alloc(&s->receive, received, s);
-    for (uint32_t i = 0; i < N_SENDS && error == 0; i++) {
-        s->sends[i].server = s;
-        error = nng_aio_alloc(&s->sends[i].aio, send_done, &s->sends[i]);
-        if (error == 0)
-            give_back(&s->sends[i]);
-    }
-    return error;
-}
-
 kvt_status server_open(const server_options *options, char *why, size_t why_bytes,
                        server **ret_server) {
     uint32_t n_places = options->max_pipes + SERVER_OWN_PIPES;
@@ -340,9 +462,10 @@ kvt_status server_open(const server_options *options, char *why, size_t why_byte
     }
     s->options = *options;
     s->n_places = n_places;
+    s->max_contexts = options->max_held + SPARE_HELD;
+    s->contexts = calloc(s->max_contexts, sizeof *s->contexts);
     pthread_mutex_init(&s->lock, NULL);
-    pthread_cond_init(&s->sent, NULL);
-    int error = nng_rep0_open_raw(&s->socket);
+    int error = s->contexts ? nng_rep0_open(&s->socket) : NNG_ENOMEM;
     /* nng counts the four bytes of the request's id as part of the message. */
     if (error == 0)
         error = nng_socket_set_size(s->socket, NNG_OPT_RECVMAXSZ, KVT_WIRE_MAX_BYTES + 4);
@@ -351,13 +474,13 @@ kvt_status server_open(const server_options *options, char *why, size_t why_byte
     if (error == 0)
         error = nng_pipe_notify(s->socket, NNG_PIPE_EV_REM_POST, pipe_removed, s);
     if (error == 0)
-        error = open_aios(s);
+        error = nng_aio_alloc(&s->receive, received, s);
     if (error != 0) {
         snprintf(why, why_bytes, "nng cannot open a socket: %s", nng_strerror(error));
         server_close(s);
         return error == NNG_ENOMEM ? KVT_ENOMEM : KVT_EIO;
     }
-    nng_recv_aio(s->socket, s->receive);
+    receive_next(s);
     *ret_server = s;
     return KVT_OK;
 }
@@ -365,15 +488,17 @@ kvt_status server_open(const server_options *options, char *why, size_t why_byte
 void server_close(server *s) {
     if (!s)
         return;
+    pthread_mutex_lock(&s->lock);
+    s->closing = 1;
+    pthread_mutex_unlock(&s->lock);
     if (s->socket.id != 0)
         nng_close(s->socket);
     if (s->receive)
         nng_aio_free(s->receive); /* waits for its callback */
-    for (uint32_t i = 0; i < N_SENDS; i++)
-        if (s->sends[i].aio)
-            nng_aio_free(s->sends[i].aio);
-    pthread_cond_destroy(&s->sent);
+    for (uint32_t i = 0; i < s->n_contexts; i++)
+        nng_aio_free(s->contexts[i].send);
     pthread_mutex_destroy(&s->lock);
+    free(s->contexts);
     free(s);
 }
 

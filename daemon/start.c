@@ -113,6 +113,11 @@ static uint32_t max_jobs(const param_values *values) {
     return (uint32_t)(values->max_jobs + 2 * values->max_sessions);
 }
 
+/* What is in the inbox, has a job, or waits: the core lets four callers of a session wait. */
+static uint32_t max_held(const param_values *values) {
+    return INBOX_MESSAGES + max_jobs(values) + 4 * (uint32_t)values->max_sessions;
+}
+
 static void job_done(void *context, core_job *job) {
     shell *sh = context;
     inbox_put_job_done(sh->inbox, job);
@@ -207,7 +212,8 @@ static kvt_status open_server(shell *sh, char *why, size_t why_bytes) {
     server_options wanted = {.inbox = sh->inbox,
                              .socket = &sh->socket,
                              .mode = socket_mode(sh),
-                             .max_pipes = max_pipes(&sh->config.values)};
+                             .max_pipes = max_pipes(&sh->config.values),
+                             .max_held = max_held(&sh->config.values)};
     kvt_status status = server_open(&wanted, why, why_bytes, &sh->server);
     if (status == KVT_OK)
         status = server_listen(sh->server, why, why_bytes);
