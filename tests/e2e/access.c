@@ -94,6 +94,8 @@ static int truncating_worker(const e2e_daemon *d, uint64_t seed) {
     kvt_status status = kvt_seal(lease, &sealed);
     CHECK_MSG(status == KVT_EIO || status == KVT_ECORRUPT, "%s", kvt_status_name(status));
     CHECK_EQ(sealed, 0);
+    CHECK_EQ(kvt_release(lease), KVT_OK);
+    e2e_worker_close(&w);
     return 0;
 }
 
