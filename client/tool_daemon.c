@@ -95,10 +95,12 @@ static int write_config(const tool_daemon *d, uint64_t max_pages, uint64_t arena
     return TOOL_OK;
 }
 
-static _Noreturn void become(const char *program, const char *config, int ready_fd) {
+static _Noreturn void become(const char *program, const char *config, int ready_fd, pid_t parent) {
     char ready[16];
     /* It must not outlive the tool, however that ends. */
     prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != parent)
+        _exit(TOOL_SYSTEM);
     fcntl(ready_fd, F_SETFD, 0);
     snprintf(ready, sizeof ready, "%d", ready_fd);
     execlp(program, "kvtrunkd", "--config", config, "--ready-fd", ready, (char *)NULL);
@@ -131,9 +133,10 @@ static int run(tool_daemon *d, uint64_t arena_bytes) {
     if (pipe2(fds, O_CLOEXEC) != 0)
         return tool_fail(TOOL_SYSTEM, "pipe: %s", strerror(errno));
     fflush(NULL);
+    pid_t parent = getpid();
     d->pid = fork();
     if (d->pid == 0)
-        become(program, d->config, fds[1]);
+        become(program, d->config, fds[1], parent);
     close(fds[1]);
     int ready = d->pid > 0 && wait_ready(fds[0], arena_bytes);
     close(fds[0]);

@@ -21,7 +21,6 @@ BUILD = os.path.abspath(os.environ.get("KVT_BUILD_DIR", "build"))
 KVTRUNK = os.path.join(BUILD, "client", "kvtrunk")
 KVTRUNKD = os.path.join(BUILD, "daemon", "kvtrunkd")
 MANUAL = os.path.join(os.environ.get("KVT_SOURCE_DIR", "."), "client", "kvtrunk.1")
-LEFT_BEHIND = ("/dev/shm/kvtrunk-replay-*", "/tmp/kvtrunk-replay-*")
 GIVE_UP_S = 120  # of each wait for something that must happen; a failure, not a measurement
 
 folder = tempfile.mkdtemp(prefix="kvtrunk-tool-")
@@ -67,10 +66,6 @@ def make_trace(path, n_requests):
         file.write(f"# PCT1 block_tokens=512 requests={n_requests} source=made\n")
         for i in range(n_requests):
             file.write(f"{i} 1536 1 - 0+1,{1 + 2 * i}+2\n")
-
-
-def left_behind():
-    return {path for pattern in LEFT_BEHIND for path in glob.glob(pattern)}
 
 
 def usage():
@@ -179,7 +174,7 @@ def look_at_tree(path):
 
 
 def running(trace, *options):
-    """A replay under way: its processes are there and the first requests are done."""
+    """A replay under way: tool, daemon, workers, and the daemon's folder."""
     tool = subprocess.Popen([KVTRUNK, "replay", trace, *options], stdout=subprocess.PIPE,
                             stderr=subprocess.PIPE, text=True)
     end = time.monotonic() + GIVE_UP_S
@@ -196,7 +191,7 @@ def running(trace, *options):
         daemons = [pid for pid, command in children.items() if command[0] == "kvtrunkd"]
         workers = [pid for pid, command in children.items() if command[1:2] == ["replay-worker"]]
         if daemons and len(workers) == 2:
-            return tool, daemons[0], workers
+            return tool, daemons[0], workers, os.path.dirname(children[daemons[0]][2])
         time.sleep(0.01)
     tool.kill()
     fail("the replay did not get under way: " + "".join(tool.communicate()))
@@ -207,10 +202,9 @@ def ends():
     """However a replay ends, its daemon and workers end, and its folder is gone."""
     long_trace = os.path.join(folder, "long.pct")
     make_trace(long_trace, 30000)
-    before = left_behind()
     for what, words in (("interrupt", "stopped by signal 2"), ("daemon", "ended by signal 9"),
                         ("worker", "was ended by signal 9"), ("kill", "")):
-        tool, daemon, workers = running(long_trace, "--workers", "2", "--capacity", "4000")
+        tool, daemon, workers, its_folder = running(long_trace, "--workers", "2", "--capacity", "4000")
         if what == "interrupt":
             tool.send_signal(signal.SIGINT)
         elif what == "kill":
@@ -226,13 +220,11 @@ def ends():
             alive = [pid for pid in alive if os.path.exists(f"/proc/{pid}")]
             time.sleep(0.01)
         check(not alive, f"{what}: processes {alive} are still there")
-        left = left_behind() - before
         if what == "kill":  # nobody was left who could: but what takes memory is gone
-            for path in left:
-                check(not glob.glob(path + "/*.arena"), f"{path} still holds an arena")
-                shutil.rmtree(path)
+            check(not glob.glob(its_folder + "/*.arena"), f"{its_folder} still holds an arena")
+            shutil.rmtree(its_folder)
         else:
-            check(not left, f"{what}: {left} is left behind")
+            check(not os.path.exists(its_folder), f"{what}: {its_folder} is left behind")
 
 
 def main():
