@@ -14,6 +14,9 @@ add_executable(kvtrunk_tool
     tool_replay.c
     tool_replay_crew.c
     tool_replay_report.c
+    tool_sizes.c
+    tool_sizes_model.c
+    tool_sizes_plan.c
     tool_status.c
     tool_text.c
     tool_tree.c

@@ -33,7 +33,7 @@ typedef struct tool_command {
     int (*run)(const struct tool_command *self, int argc, char **argv);
 } tool_command;
 
-extern const tool_command tool_status, tool_tree, tool_replay;
+extern const tool_command tool_status, tool_tree, tool_replay, tool_sizes;
 extern const tool_command tool_replay_worker; /* what replay starts */
 
 /*

@@ -7,15 +7,13 @@
 #include <string.h>
 
 static const tool_command *const commands[] = {
-    &tool_status,
-    &tool_tree,
-    &tool_replay,
-    &tool_replay_worker,
+    &tool_status, &tool_tree, &tool_replay, &tool_sizes, &tool_replay_worker,
 };
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
 static const char head[] =
-    "kvtrunk looks at a running kvtrunkd, and tries it out with traces of real requests.\n"
+    "kvtrunk looks at a running kvtrunkd, tries it out with traces of real requests, and says how\n"
+    "much room a model's KV takes.\n"
     "\n"
     "kvtrunkd keeps the KV cache of prompts that several inference workers of a machine share:\n"
     "who asks for a prompt gets the pages of its longest prefix that anybody has computed.\n"
@@ -43,7 +41,7 @@ static void print_help(FILE *to) {
     fputs(head, to);
     for (int i = 0; i < N_COMMANDS; i++)
         if (commands[i]->summary)
-            fprintf(to, "  kvtrunk %-8s %-7s %s\n", commands[i]->name, commands[i]->operands,
+            fprintf(to, "  kvtrunk %-8s %-10s %s\n", commands[i]->name, commands[i]->operands,
                     commands[i]->summary);
     fputs(tail, to);
 }
@@ -105,8 +103,8 @@ int main(int argc, char **argv) {
             return finish(commands[i]->run(commands[i], argc - 1, argv + 1));
     if (*name)
         return tool_fail(TOOL_USAGE,
-                         "%s: there is no such command; there are status, tree and "
-                         "replay (see kvtrunk --help)",
+                         "%s: there is no such command; there are status, tree, "
+                         "replay and sizes (see kvtrunk --help)",
                          name);
     print_help(stderr);
     return TOOL_USAGE;

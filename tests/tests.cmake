@@ -39,6 +39,9 @@ if(NOT KVT_SANITIZE) # the counting in Python would be what takes the time
     kvt_script(replay_long SCRIPT replay.py ARGS --long LABELS slow TIMEOUT 3600)
 endif()
 kvt_script(tool SCRIPT tool.py LABELS e2e TIMEOUT 600)
+kvt_script(tool_sizes SCRIPT test_sizes.py)
+kvt_test(test_sizes SOURCES test_sizes.c ${PROJECT_SOURCE_DIR}/client/tool_sizes_plan.c
+         LIBS kvt_store)
 if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/cuda/CMakeLists.txt)
     add_subdirectory(cuda)
 endif()
