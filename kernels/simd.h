@@ -26,6 +26,35 @@ enum {
     MAX_CHUNKS = KVT_MAX_HEAD_DIM / CHUNK,
 };
 
+/*
+ * A unit of which the compiler knows all but rows and scale, for the commonest head_dim; the others
+ * go through the same functions with loops of unknown length and rests.
+ */
+enum { COMMON_DIM = 128 };
+
+SIMD kvt_unit known_unit(const kvt_unit *unit, uint32_t codec, uint32_t dtype, uint32_t dim) {
+    kvt_unit known = {codec, dtype, dim, unit->rows, unit->scale};
+    return known;
+}
+
+/* `call` with `known` for a unit as it is; the four cases are compiled apart. */
+#define FOR_KNOWN_UNIT(unit, codec, call)                                                          \
+    do {                                                                                           \
+        if ((unit)->dtype == KVT_BF16 && (unit)->dim == COMMON_DIM) {                              \
+            kvt_unit known = known_unit(unit, codec, KVT_BF16, COMMON_DIM);                        \
+            call;                                                                                  \
+        } else if ((unit)->dtype == KVT_BF16) {                                                    \
+            kvt_unit known = known_unit(unit, codec, KVT_BF16, (unit)->dim);                       \
+            call;                                                                                  \
+        } else if ((unit)->dim == COMMON_DIM) {                                                    \
+            kvt_unit known = known_unit(unit, codec, KVT_F16, COMMON_DIM);                         \
+            call;                                                                                  \
+        } else {                                                                                   \
+            kvt_unit known = known_unit(unit, codec, KVT_F16, (unit)->dim);                        \
+            call;                                                                                  \
+        }                                                                                          \
+    } while (0)
+
 /* Elements in chunk c of a row. */
 SIMD uint32_t chunk_elements(uint32_t dim, uint32_t c) {
     return dim - c * CHUNK < CHUNK ? dim - c * CHUNK : (uint32_t)CHUNK;
@@ -46,7 +75,15 @@ SIMD void copy_few(uint8_t *to, const uint8_t *from, uint32_t n) {
         memcpy(to + at, from + at, 8);
         at += 8;
     }
-    for (; at < n; at++)
+    if (n & 4) {
+        memcpy(to + at, from + at, 4);
+        at += 4;
+    }
+    if (n & 2) {
+        memcpy(to + at, from + at, 2);
+        at += 2;
+    }
+    if (n & 1)
         to[at] = from[at];
 }
 

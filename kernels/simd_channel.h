@@ -251,25 +251,27 @@ SIMD void decode_channels(channel_codec codec, const kvt_unit *unit, uint32_t dt
         channel_row_decode(codec, dtype, codes, unit->dim, &stats, to);
 }
 
-#define CHANNEL_CODEC(name, ...)                                                                   \
+#define CHANNEL_CODEC(name, number, ...)                                                           \
     static bool encode_##name(const kvt_unit *unit, const void *from, size_t stride_bytes,         \
                               void *to, uint32_t *saturated) {                                     \
         const channel_codec codec = {__VA_ARGS__};                                                 \
-        return unit->dtype == KVT_BF16                                                             \
-                   ? encode_channels(codec, unit, KVT_BF16, from, stride_bytes, to, saturated)     \
-                   : encode_channels(codec, unit, KVT_F16, from, stride_bytes, to, saturated);     \
+        bool taken;                                                                                \
+                                                                                                   \
+        FOR_KNOWN_UNIT(unit, number,                                                               \
+                       taken = encode_channels(codec, &known, known.dtype, from, stride_bytes, to, \
+                                               saturated));                                        \
+        return taken;                                                                              \
     }                                                                                              \
     static void decode_##name(const kvt_unit *unit, const void *from, uint32_t first_row,          \
                               uint32_t n_rows, void *to, size_t stride_bytes) {                    \
         const channel_codec codec = {__VA_ARGS__};                                                 \
-        if (unit->dtype == KVT_BF16)                                                               \
-            decode_channels(codec, unit, KVT_BF16, from, first_row, n_rows, to, stride_bytes);     \
-        else                                                                                       \
-            decode_channels(codec, unit, KVT_F16, from, first_row, n_rows, to, stride_bytes);      \
+        FOR_KNOWN_UNIT(unit, number,                                                               \
+                       decode_channels(codec, &known, known.dtype, from, first_row, n_rows, to,    \
+                                       stride_bytes));                                             \
     }
 
 /* Half-way cases round to even: 127.5 to 128 and -127.5 to -128, which are clamped, but -0.5 to 0.
  * The first lower limit is the float above -127.5. */
-CHANNEL_CODEC(i8k, 8, -127, 127, -0x1.fdfffep+6f, 127.5f)
-CHANNEL_CODEC(i4k, 4, 0, 15, -0.5f, 15.5f)
-CHANNEL_CODEC(i2k, 2, 0, 3, -0.5f, 3.5f)
+CHANNEL_CODEC(i8k, KVT_CODEC_I8K, 8, -127, 127, -0x1.fdfffep+6f, 127.5f)
+CHANNEL_CODEC(i4k, KVT_CODEC_I4K, 4, 0, 15, -0.5f, 15.5f)
+CHANNEL_CODEC(i2k, KVT_CODEC_I2K, 2, 0, 3, -0.5f, 3.5f)

@@ -256,23 +256,24 @@ SIMD void decode_rotated(rotated_codec codec, const kvt_unit *unit, uint32_t dty
     }
 }
 
-#define ROTATED_CODEC(name, ...)                                                                   \
+#define ROTATED_CODEC(name, number, ...)                                                           \
     static bool encode_##name(const kvt_unit *unit, const void *from, size_t stride_bytes,         \
                               void *to, uint32_t *saturated) {                                     \
         const rotated_codec codec = {__VA_ARGS__};                                                 \
+        bool taken;                                                                                \
         (void)saturated;                                                                           \
-        return unit->dtype == KVT_BF16                                                             \
-                   ? encode_rotated(codec, unit, KVT_BF16, from, stride_bytes, to)                 \
-                   : encode_rotated(codec, unit, KVT_F16, from, stride_bytes, to);                 \
+        FOR_KNOWN_UNIT(unit, number,                                                               \
+                       taken =                                                                     \
+                           encode_rotated(codec, &known, known.dtype, from, stride_bytes, to));    \
+        return taken;                                                                              \
     }                                                                                              \
     static void decode_##name(const kvt_unit *unit, const void *from, uint32_t first_row,          \
                               uint32_t n_rows, void *to, size_t stride_bytes) {                    \
         const rotated_codec codec = {__VA_ARGS__};                                                 \
-        if (unit->dtype == KVT_BF16)                                                               \
-            decode_rotated(codec, unit, KVT_BF16, from, first_row, n_rows, to, stride_bytes);      \
-        else                                                                                       \
-            decode_rotated(codec, unit, KVT_F16, from, first_row, n_rows, to, stride_bytes);       \
+        FOR_KNOWN_UNIT(unit, number,                                                               \
+                       decode_rotated(codec, &known, known.dtype, from, first_row, n_rows, to,     \
+                                      stride_bytes));                                              \
     }
 
-ROTATED_CODEC(w4v, 4, KVT_W4V_SIXTEENTHS, KVT_W4V_SCALE)
-ROTATED_CODEC(w2v, 2, KVT_W2V_SIXTEENTHS, KVT_W2V_SCALE)
+ROTATED_CODEC(w4v, KVT_CODEC_W4V, 4, KVT_W4V_SIXTEENTHS, KVT_W4V_SCALE)
+ROTATED_CODEC(w2v, KVT_CODEC_W2V, 2, KVT_W2V_SIXTEENTHS, KVT_W2V_SCALE)

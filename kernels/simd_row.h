@@ -251,36 +251,38 @@ SIMD void decode_rows(row_codec codec, const kvt_unit *unit, uint32_t dtype, con
 }
 
 /* The functions of the path: one for each codec, with all that is constant known. */
-#define ROW_ENCODER(name, ...)                                                                     \
+#define ROW_ENCODER(name, number, ...)                                                             \
     static bool encode_##name(const kvt_unit *unit, const void *from, size_t stride_bytes,         \
                               void *to, uint32_t *saturated) {                                     \
         const row_codec codec = {__VA_ARGS__};                                                     \
-        return unit->dtype == KVT_BF16                                                             \
-                   ? encode_rows(codec, unit, KVT_BF16, from, stride_bytes, to, saturated)         \
-                   : encode_rows(codec, unit, KVT_F16, from, stride_bytes, to, saturated);         \
+        bool taken;                                                                                \
+                                                                                                   \
+        FOR_KNOWN_UNIT(                                                                            \
+            unit, number,                                                                          \
+            taken = encode_rows(codec, &known, known.dtype, from, stride_bytes, to, saturated));   \
+        return taken;                                                                              \
     }
-#define ROW_DECODER(name, ...)                                                                     \
+#define ROW_DECODER(name, number, ...)                                                             \
     static void decode_##name(const kvt_unit *unit, const void *from, uint32_t first_row,          \
                               uint32_t n_rows, void *to, size_t stride_bytes) {                    \
         const row_codec codec = {__VA_ARGS__};                                                     \
-        if (unit->dtype == KVT_BF16)                                                               \
-            decode_rows(codec, unit, KVT_BF16, from, first_row, n_rows, to, stride_bytes);         \
-        else                                                                                       \
-            decode_rows(codec, unit, KVT_F16, from, first_row, n_rows, to, stride_bytes);          \
+        FOR_KNOWN_UNIT(                                                                            \
+            unit, number,                                                                          \
+            decode_rows(codec, &known, known.dtype, from, first_row, n_rows, to, stride_bytes));   \
     }
 
-ROW_ENCODER(i8v, ROW_I8, 0, 127, 127.5f, EACH_BLOCK)
-ROW_DECODER(i8v, ROW_I8, 0, 127, 127.5f, EACH_BLOCK)
-ROW_ENCODER(i4s, ROW_I4, 0, 7, 7.5f, EACH_BLOCK)
-ROW_DECODER(i4s, ROW_I4, 0, 7, 7.5f, EACH_BLOCK)
-ROW_ENCODER(fp8t, ROW_FP8, 3, 448, 464, EACH_BLOCK)
-ROW_DECODER(fp8t, ROW_FP8, 3, 448, 464, EACH_BLOCK)
-ROW_ENCODER(e4m3_divided, ROW_FP8, 3, 448, 464, ONE_DIVIDED)
-ROW_ENCODER(e4m3_inverse, ROW_FP8, 3, 448, 464, ONE_INVERSE)
-ROW_DECODER(e4m3, ROW_FP8, 3, 448, 464, ONE_DIVIDED)
-ROW_ENCODER(e5m2_divided, ROW_FP8, 2, 57344, 61440, ONE_DIVIDED)
-ROW_ENCODER(e5m2_inverse, ROW_FP8, 2, 57344, 61440, ONE_INVERSE)
-ROW_DECODER(e5m2, ROW_FP8, 2, 57344, 61440, ONE_DIVIDED)
+ROW_ENCODER(i8v, KVT_CODEC_I8V, ROW_I8, 0, 127, 127.5f, EACH_BLOCK)
+ROW_DECODER(i8v, KVT_CODEC_I8V, ROW_I8, 0, 127, 127.5f, EACH_BLOCK)
+ROW_ENCODER(i4s, KVT_CODEC_I4S, ROW_I4, 0, 7, 7.5f, EACH_BLOCK)
+ROW_DECODER(i4s, KVT_CODEC_I4S, ROW_I4, 0, 7, 7.5f, EACH_BLOCK)
+ROW_ENCODER(fp8t, KVT_CODEC_FP8T, ROW_FP8, 3, 448, 464, EACH_BLOCK)
+ROW_DECODER(fp8t, KVT_CODEC_FP8T, ROW_FP8, 3, 448, 464, EACH_BLOCK)
+ROW_ENCODER(e4m3_divided, KVT_CODEC_FP8S_E4M3, ROW_FP8, 3, 448, 464, ONE_DIVIDED)
+ROW_ENCODER(e4m3_inverse, KVT_CODEC_FP8S_E4M3, ROW_FP8, 3, 448, 464, ONE_INVERSE)
+ROW_DECODER(e4m3, KVT_CODEC_FP8S_E4M3, ROW_FP8, 3, 448, 464, ONE_DIVIDED)
+ROW_ENCODER(e5m2_divided, KVT_CODEC_FP8S_E5M2, ROW_FP8, 2, 57344, 61440, ONE_DIVIDED)
+ROW_ENCODER(e5m2_inverse, KVT_CODEC_FP8S_E5M2, ROW_FP8, 2, 57344, 61440, ONE_INVERSE)
+ROW_DECODER(e5m2, KVT_CODEC_FP8S_E5M2, ROW_FP8, 2, 57344, 61440, ONE_DIVIDED)
 
 /* The format divides by the scale of fp8s. By a power of two that is a multiplication, exactly. */
 static bool is_power_of_two(float scale) {
