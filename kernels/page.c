@@ -3,9 +3,9 @@
 #include "kernels/page.h"
 
 #include <string.h>
-#include <xxhash.h>
 
 #include "kernels/cpu.h"
+#include "kernels/hash.h"
 #include "kernels/page_header.h"
 
 /* What is being written, and how far it is. */
@@ -34,7 +34,7 @@ static void writer_end_segment(writer *w, const kvt_segment *segment) {
 }
 
 static void writer_end(writer *w, size_t *ret_bytes) {
-    w->header.payload_hash = XXH3_64bits(w->page + KVT_PAGE_HEADER_BYTES, w->header.payload_bytes);
+    w->header.payload_hash = kvt_hash(w->page + KVT_PAGE_HEADER_BYTES, w->header.payload_bytes);
     kvt_page_header_write(w->shape, &w->header, w->page);
     *ret_bytes = KVT_PAGE_HEADER_BYTES + (size_t)w->header.payload_bytes;
 }
@@ -226,7 +226,7 @@ kvt_status kvt_page_check(const kvt_page_shape *shape, const void *page, size_t 
     if (status != KVT_OK)
         return status;
     const uint8_t *payload = (const uint8_t *)page + KVT_PAGE_HEADER_BYTES;
-    if (verify && XXH3_64bits(payload, header.payload_bytes) != header.payload_hash)
+    if (verify && kvt_hash(payload, header.payload_bytes) != header.payload_hash)
         return KVT_ECORRUPT;
     *ret_rows = header.rows;
     return KVT_OK;

@@ -3,10 +3,10 @@
 
 #include <stddef.h>
 #include <string.h>
-#include <xxhash.h>
 
 #include "client/assert.h"
 #include "kernels/codec_set.h"
+#include "kernels/hash.h"
 
 /* The header as it lies in memory: every field is aligned, there are no gaps. */
 typedef struct raw_range {
@@ -60,7 +60,7 @@ static const uint8_t magic[4] = {'K', 'V', 'T', 'P'};
 static uint64_t header_hash(const raw_header *raw) {
     raw_header copy = *raw;
     copy.header_hash = 0;
-    return XXH3_64bits(&copy, sizeof copy);
+    return kvt_hash(&copy, sizeof copy);
 }
 
 static int all_zero(const void *bytes, size_t n) {

@@ -2,11 +2,11 @@
 #include "kernels/page_shape.h"
 
 #include <string.h>
-#include <xxhash.h>
 
 #include "client/assert.h"
 #include "kernels/codec_set.h"
 #include "kernels/cpu.h"
+#include "kernels/hash.h"
 #include "kernels/say.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "pages are little-endian, and so are we");
@@ -16,7 +16,7 @@ static uint64_t geometry_hash(const kvt_page_shape *shape) {
         shape->kind,        shape->dtype,       shape->n_layers,    shape->n_kv_heads,
         shape->head_dim[0], shape->head_dim[1], shape->page_tokens,
     };
-    return XXH3_64bits(canonical, sizeof canonical);
+    return kvt_hash(canonical, sizeof canonical);
 }
 
 /* The ranges of the layers [first, first + n) of a set, counted from `first`. */
