@@ -233,7 +233,7 @@ void bench_fidelity(void) {
         snprintf(name, sizeof name, "%s, bits an element", s->name);
         report(name, s->bits, "bits");
         for (int set = 0; set < N_SETS; set++) {
-            snprintf(name, sizeof name, "  error, data set %c", 'A' + set);
+            snprintf(name, sizeof name, "%s, data set %c", s->name, 'A' + set);
             report(name, s->error[set], "error");
         }
     }
