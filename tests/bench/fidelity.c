@@ -239,7 +239,8 @@ void bench_fidelity(void) {
     }
     compare(b, "i8", "q8_0", .5);
     compare_bits(b, "i8", "q8_0");
-    compare(b, "k8v4", "fp8/int4 per token", .6);
+    compare(b, "k8v4", "fp8, scale 1/int4 per token", .6);
+    compare(b, "k8v4", "fp8 per token/int4 per token", .6);
     compare(b, "i4", "NVFP4", .55);
     compare(b, "i4", "KIVI-4, groups of 64", 1);
     compare_bits(b, "i4", "KIVI-4, groups of 64");

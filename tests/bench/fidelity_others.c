@@ -1,14 +1,16 @@
 /*
- * fidelity_others.c - formats of others, written anew from their definitions:
+ * fidelity_others.c - formats of others, written anew from their definitions.
  *
- *   q8_0, q4_0    llama.cpp, ggml/src/ggml-quants.c, quantize_row_q8_0_ref and
- * quantize_row_q4_0_ref e4m3, e2m1    OCP 8-bit Floating Point Specification 1.0; OCP Microscaling
- * Formats 1.0 fp8, scale 1  vLLM, kv_cache_dtype fp8_e4m3 without calibrated scales NVFP4 NVIDIA
- * TensorRT and ModelOpt: e2m1 in blocks of 16, a scale in e4m3 each, and a binary32 scale of the
- * tensor, amax / (6 * 448) KIVI          Liu et al., "KIVI: A Tuning-Free Asymmetric 2bit
- * Quantization for KV Cache", 2024: K per channel in groups of tokens, V per token in groups of
- * channels, minimum and step of each group. Its window of recent tokens in 16 bits is left out
- * here, as it would be of any codec.
+ * - q8_0, q4_0: llama.cpp, ggml/src/ggml-quants.c, quantize_row_q8_0_ref and quantize_row_q4_0_ref.
+ * - e4m3, e2m1: OCP 8-bit Floating Point Specification 1.0; OCP Microscaling Formats 1.0.
+ * - fp8, scale 1: vLLM, kv_cache_dtype fp8_e4m3 without calibrated scales.
+ * - fp8/int4: the usual "k8v4": keys in e4m3, values with minimum and step of each token. Keys with
+ *   scale 1; and, harder to beat, with a scale for each token.
+ * - NVFP4: NVIDIA TensorRT and ModelOpt: e2m1 in blocks of 16 with a scale in e4m3 each, and a
+ *   binary32 scale of the tensor, amax / (6 * 448).
+ * - KIVI: Liu et al., "KIVI: A Tuning-Free Asymmetric 2bit Quantization for KV Cache", 2024: K per
+ *   channel in groups of tokens, V per token in groups of channels, minimum and step of each group.
+ *   Its window of recent tokens in 16 bits is left out here, as it would be of any codec.
  *
  * Steps, minima and scales are rounded to binary16 where the format stores them so.
  */
@@ -159,7 +161,9 @@ static void kivi2_v(fid_head x) {
 const fid_other fid_others[] = {
     {"q8_0", 8 + 16. / 32, q8_0, q8_0},
     {"fp8, scale 1", 8, fp8, fp8},
-    {"fp8/int4 per token", ((8 + 16. / 128) + (4 + 32. / 128)) / 2, fp8_per_token, int4_per_token},
+    {"fp8, scale 1/int4 per token", (8 + (4 + 32. / 128)) / 2, fp8, int4_per_token},
+    {"fp8 per token/int4 per token", ((8 + 16. / 128) + (4 + 32. / 128)) / 2, fp8_per_token,
+     int4_per_token},
     {"q4_0", 4 + 16. / 32, q4_0, q4_0},
     {"NVFP4", 4 + 8. / 16, nvfp4, nvfp4},
     {"KIVI-4, groups of 64", 4 + 32. / 64, kivi4_k, kivi4_v},
