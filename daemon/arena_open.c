@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #define MIN_ARENA_BYTES (UINT64_C(1) << 20)
@@ -81,16 +82,36 @@ static uint64_t instance_of(const char *socket) {
     return hash;
 }
 
-static void remove_leftovers(const char *dir, const char *prefix) {
+/*
+ * Has the daemon of this arena ended? It holds a lock on the file from before its header is
+ * written, so a file with a header that nobody has locked is nobody's. One without a header is
+ * being made.
+ */
+static int is_abandoned(int dir, const char *name) {
+    uint32_t magic = 0;
+    int fd = openat(dir, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    int result = fd >= 0 && pread(fd, &magic, sizeof magic, 0) == sizeof magic &&
+                 magic == KVT_ARENA_MAGIC && flock(fd, LOCK_EX | LOCK_NB) == 0;
+    if (fd >= 0)
+        close(fd);
+    return result;
+}
+
+/* Of this instance, whatever they are, since its lock is held; of others, if their daemon has
+ * ended: memory that nobody would give back before the machine stops. */
+static void remove_leftovers(const char *dir, const char *own_prefix) {
     DIR *entries = opendir(dir);
     struct dirent *entry;
-    size_t n_prefix = strlen(prefix);
     while (entries && (entry = readdir(entries))) {
-        size_t n = strlen(entry->d_name);
-        if (n > n_prefix + 6 && strncmp(entry->d_name, prefix, n_prefix) == 0 &&
-            strcmp(entry->d_name + n - 6, ".arena") == 0 &&
-            unlinkat(dirfd(entries), entry->d_name, 0) == 0)
-            log_write(LOG_INFO, "removed %s/%s, left by an earlier start", dir, entry->d_name);
+        const char *name = entry->d_name;
+        size_t n = strlen(name);
+        if (n < 8 + 6 || strncmp(name, "kvtrunk-", 8) != 0 || strcmp(name + n - 6, ".arena") != 0)
+            continue;
+        if (strncmp(name, own_prefix, strlen(own_prefix)) != 0 &&
+            !is_abandoned(dirfd(entries), name))
+            continue;
+        if (unlinkat(dirfd(entries), name, 0) == 0)
+            log_write(LOG_INFO, "removed %s/%s, left by a daemon that ended", dir, name);
     }
     if (entries)
         closedir(entries);
@@ -130,9 +151,13 @@ static kvt_status try_open(const arena_wish *wish, uint32_t gid, arena_have *hav
     notify_send("EXTEND_TIMEOUT_USEC=%" PRIu64 "\nSTATUS=touching %" PRIu64 " MiB of arena",
                 30000000 + have->header.file_bytes / 100, have->header.file_bytes >> 20);
     kvt_status status = kvt_device_host_open(&options, why, why_bytes, &have->device);
-    if (status == KVT_OK)
-        memcpy(have->device->ops->head(have->device), &have->header, sizeof have->header);
-    return status;
+    if (status != KVT_OK)
+        return status;
+    have->lock = open(have->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (have->lock >= 0)
+        flock(have->lock, LOCK_SH | LOCK_NB);
+    memcpy(have->device->ops->head(have->device), &have->header, sizeof have->header);
+    return KVT_OK;
 }
 
 static kvt_status open_explicit(const arena_wish *wish, uint32_t gid, const memory_room *room,
@@ -171,7 +196,7 @@ static kvt_status open_auto(const arena_wish *wish, uint32_t gid, const memory_r
 }
 
 kvt_status arena_open(const arena_wish *wish, char *why, size_t why_bytes, arena_have *ret_arena) {
-    arena_have have = {.device = NULL};
+    arena_have have = {.lock = -1};
     memory_room room;
     uint32_t gid;
     char prefix[40];

@@ -136,6 +136,7 @@ static int open_arena(shell *sh) {
     sh->arena = have.header;
     sh->max_pages = have.max_pages;
     sh->device = have.device;
+    sh->arena_lock = have.lock;
     return EXIT_CODE_OK;
 }
 
@@ -241,7 +242,7 @@ static void set_facts(shell *sh) {
 
 int shell_open(shell *sh, const options *o, const config *c) {
     char why[1024] = "";
-    *sh = (shell){.options = o, .config = *c, .epoll_fd = -1, .signal_fd = -1};
+    *sh = (shell){.options = o, .config = *c, .arena_lock = -1, .epoll_fd = -1, .signal_fd = -1};
     probe_init(&sh->probe);
     sh->own_uid = (uint32_t)geteuid();
     umask(0077); /* what others may have is given by name: the arena and the socket */
@@ -303,6 +304,8 @@ void shell_close(shell *sh) {
         unlink(sh->arena_path);
     }
     watch_close(sh->watch);
+    if (sh->arena_lock >= 0)
+        close(sh->arena_lock);
     if (sh->epoll_fd >= 0)
         close(sh->epoll_fd);
     if (sh->signal_fd >= 0)

@@ -276,6 +276,25 @@ def case_stale_socket(folder):
     os.unlink(shortest.path + ".lock")
 
 
+def case_abandoned_arena(folder):
+    folders = [os.path.join(folder, name) for name in ("a", "b", "c")]
+    for name in folders:
+        os.mkdir(name)
+    killed, alive = Daemon(folders[0]), Daemon(folders[1])
+    arena, other = (d.status()["arena_path"] for d in (killed, alive))
+    half_made = "/dev/shm/kvtrunk-0000000000000000-%016x.arena" % os.getpid()
+    with open(half_made, "wb") as file:
+        file.write(bytes(4096))
+    killed.stop(signal.SIGKILL)
+    third = Daemon(folders[2])
+    check(not os.path.exists(arena), "the arena of a daemon that was killed is removed by any other")
+    check(os.path.exists(other), "the arena of one that lives is not")
+    check(os.path.exists(half_made), "nor is one that is being made")
+    os.unlink(half_made)
+    third.finish()
+    alive.finish()
+
+
 def case_connect_and_close(folder):
     d = Daemon(folder)
     held = d.connect()
