@@ -256,8 +256,9 @@ typedef struct kvt_lease_info {
                                   earlier and is expected to seal; 0 = nobody else is at it. One may
                                   wait for them (kvt_wait), or compute and seal them all the same:
                                   then one copy stays and both workers have it */
-    uint32_t claimed_tokens;   /* end of the part that this lease may seal; 0 without KVT_CLAIM.
-                                  Less than n_tokens when there was no room for the rest */
+    uint32_t claimed_tokens;   /* end of the part that this lease may seal, over held_tokens; 0 if
+                                  there is none: no KVT_CLAIM, nothing missing, or no room for even
+                                  one page. Less than n_tokens when there was no room for all */
     uint32_t page_tokens;
     uint32_t n_pages;       /* pages that cover held_tokens; the last may be used in part */
     uint32_t foreign_pages; /* of these, pages that another session sealed */

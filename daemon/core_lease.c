@@ -240,7 +240,8 @@ void reply_lease(core *c, core_ticket ticket, uint16_t op, uint64_t number, leas
                          .n_tokens = l->n_tokens,
                          .held_tokens = held,
                          .computing_tokens = end > held ? end - held : 0,
-                         .claimed_tokens = l->claim ? lease_stored_tokens(c, l) : 0,
+                         .claimed_tokens =
+                             l->claim && !is_held(c, l->tail) ? path_tokens(c, l->tail) : 0,
                          .first_page = first_page,
                          .n_pages = n_pages > first_page ? n_pages - first_page : 0};
     kvt_writer w;

@@ -41,9 +41,10 @@ int main(void) {
         from.part[1] = kv[1][0][page * PAGE];
         must(kvt_encode(lease, page, &from));
     }
-    must(kvt_seal(lease, NULL));
+    if (kvt_seal(lease, NULL) != KVT_OK) /* no room, say: then the next worker computes it again */
+        fprintf(stderr, "not kept: %s\n", kvt_last_error());
     must(kvt_release(lease));
-    printf("%u of %d tokens were held, the rest is now\n", info.held_tokens, TOKENS);
+    printf("%u of %d tokens were held\n", info.held_tokens, TOKENS);
     kvt_close(client);
     return 0;
 }

@@ -148,7 +148,7 @@ int main(int argc, char **argv) {
         e2e_request(&w);
     CHECK(w.served + w.sealed > 0);
     for (int i = 0; i < KVT_N_STATUS; i++)
-        CHECK_MSG(i == KVT_EFULL || w.failed[i] == 0, "%s", kvt_status_name(i));
+        CHECK_MSG(i == KVT_EFULL || w.failed[i] == 0, "%s", kvt_status_name((kvt_status)i));
     e2e_worker_close(&w);
     if (root)
         CHECK(e2e_count(&d, "uids_refused") >= 2);

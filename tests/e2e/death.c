@@ -28,7 +28,7 @@ static int worker(const e2e_daemon *d, uint64_t seed) {
         uint64_t sealed = w.sealed, served = w.served;
         e2e_request(&w);
         for (int i = 0; i < KVT_N_STATUS; i++)
-            CHECK_MSG(expected(i) || w.failed[i] == 0, "%s: %s", kvt_status_name(i),
+            CHECK_MSG(expected(i) || w.failed[i] == 0, "%s: %s", kvt_status_name((kvt_status)i),
                       kvt_last_error());
         /* tells each time that requests are served again after a bad time */
         uint64_t bad = 0;

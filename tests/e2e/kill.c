@@ -18,7 +18,7 @@ static int bystander(const e2e_daemon *d, uint64_t seed) {
     for (uint32_t n = 0;; n++) {
         e2e_request(&w);
         for (int i = 0; i < KVT_N_STATUS; i++)
-            CHECK_MSG(i == KVT_EFULL || w.failed[i] == 0, "%s: %s", kvt_status_name(i),
+            CHECK_MSG(i == KVT_EFULL || w.failed[i] == 0, "%s: %s", kvt_status_name((kvt_status)i),
                       kvt_last_error());
         fd_set ready;
         struct timeval now = {0, 0};
