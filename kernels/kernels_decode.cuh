@@ -18,8 +18,11 @@ typedef struct unit_index {
 } unit_index;
 
 KVT_LANE uint8_t *row_at(const kvt_layout *layout, unit_index u, uint64_t token) {
-    return (uint8_t *)layout->part[u.part] + u.layer * layout->layer_stride_bytes[u.part] +
-           u.head * layout->head_stride_bytes[u.part] + token * layout->token_stride_bytes[u.part];
+    uint8_t *at = (uint8_t *)layout->part[u.part] + u.layer * layout->layer_stride_bytes[u.part] +
+                  u.head * layout->head_stride_bytes[u.part] +
+                  token * layout->token_stride_bytes[u.part];
+    KVT_GLOBAL(at);
+    return at;
 }
 
 /* ------------------------------------------------------------------------------------------------

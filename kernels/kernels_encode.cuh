@@ -152,6 +152,8 @@ static __global__ void __launch_bounds__(WARP)
 
 /* The first `bytes` bytes of `from`, then zeros up to a multiple of 16; by the block. */
 KVT_LANE void copy_padded(const uint8_t *from, uint32_t bytes, uint8_t *to) {
+    KVT_GLOBAL(from);
+    KVT_GLOBAL(to);
     for (uint32_t at = 16 * threadIdx.x; at < bytes; at += 16 * KVT_BLOCK_THREADS) {
         uint4 v = *(const uint4 *)(from + at);
         uint32_t left = bytes - at;
@@ -280,7 +282,9 @@ KVT_LANE void encode_unit_slice(const kvt_page_shape *shape, const page_job *job
                   seen);
     }
     __syncthreads();
-    kvt_encode_slice(&unit, shape->dtype, rows, tile, &slice, (uint8_t *)unit.at, seen);
+    uint8_t *to = (uint8_t *)unit.at;
+    KVT_GLOBAL(to);
+    kvt_encode_slice(&unit, shape->dtype, rows, tile, &slice, to, seen);
 }
 
 /* x: slice of a unit of a layer and head; y: page; z: part. */

@@ -22,10 +22,10 @@ static __global__ void __launch_bounds__(KVT_BLOCK_THREADS)
          b += gridDim.x * warps) {
         uint64_t sum[2];
         kvt_xxh3_block_sum(payload, bytes, b, sum);
-        uint64_t *to = sums + ((uint64_t)blockIdx.y * max_blocks + b) * KVT_XXH3_LANES + 2 * lane;
+        uint4 *to = (uint4 *)(sums + ((uint64_t)blockIdx.y * max_blocks + b) * KVT_XXH3_LANES);
         if (lane < KVT_XXH3_LANES / 2)
-            *(uint4 *)to = make_uint4((uint32_t)sum[0], (uint32_t)(sum[0] >> 32), (uint32_t)sum[1],
-                                      (uint32_t)(sum[1] >> 32));
+            to[lane] = make_uint4((uint32_t)sum[0], (uint32_t)(sum[0] >> 32), (uint32_t)sum[1],
+                                  (uint32_t)(sum[1] >> 32));
     }
 }
 

@@ -37,14 +37,17 @@
 
 #define KVT_LANE static __device__ __forceinline__
 
-/* The block's shared memory, all of it dynamic; a loop whose arrays must become registers. (In the
- * tests a host compiler takes these sources.) */
+/* The block's shared memory, all of it dynamic; a loop whose arrays must become registers; an
+ * address that came out of memory, of which the compiler cannot know that it is the device's. (In
+ * the tests a host compiler takes these sources.) */
 #ifdef __CUDACC__
 #define KVT_SHARED(name) extern __shared__ __align__(16) uint8_t name[]
 #define KVT_UNROLL       _Pragma("unroll")
+#define KVT_GLOBAL(at)   __builtin_assume(__isGlobal(at))
 #else
 #define KVT_SHARED(name) uint8_t *name = (uint8_t *)emu_dynamic_shared()
 #define KVT_UNROLL
+#define KVT_GLOBAL(at) (void)(at)
 #endif
 
 #define KVT_ALL_LANES 0xffffffffu
@@ -173,6 +176,7 @@ KVT_LANE uint32_t kvt_lane_groups(uint32_t codec, uint32_t dim) {
 KVT_LANE kvt_lane_unit kvt_lane_unit_at(const uint8_t *at, uint32_t codec, uint32_t dim,
                                         uint32_t rows, float scale) {
     kvt_lane_unit unit;
+    KVT_GLOBAL(at);
     unit.at = at;
     unit.codec = codec;
     unit.dim = dim;

@@ -109,6 +109,7 @@ KVT_LANE void kvt_xxh3_take(const uint4 data, uint32_t secret, uint64_t *sums) {
 KVT_LANE void kvt_xxh3_block_sum(const uint8_t *input, uint32_t bytes, uint32_t block,
                                  uint64_t *ret_sums) {
     uint32_t lane = threadIdx.x % 32, pair = lane % 4;
+    KVT_GLOBAL(input);
     ret_sums[0] = ret_sums[1] = 0;
     for (uint32_t half = 0; half < 2; half++) {
         uint32_t stripe = half * 8 + lane / 4;

@@ -3,9 +3,10 @@
  * bf16, short pages, segments, copy-on-write, fallback, all layouts, transcoding, checksums; bytes
  * when encoding, bits when decoding. Run on a CPU (emulated, under three schedules) and on a GPU.
  *
- *     test_kernels [--schedule 0|1|2] [--small] [--seed N] [--cases N]
+ *     test_kernels [--schedule 0|1|2] [--small] [--wide] [--seed N] [--cases N]
  *
- * --small: few threads and rows, for ThreadSanitizer.
+ * --small: few threads and rows, for ThreadSanitizer. --wide: many slices of a page that falls
+ * back.
  */
 #include <xxhash.h>
 
@@ -180,23 +181,19 @@ static void plan(bench *b, uint32_t n) {
     CUDA(kvt_cuda_verify(&b->shape, b->plans, n, b->status, b->workspace, b->stream));
 }
 
-/* Decodes rows [first, first + n) of every page, all layers from first_layer on, page i's rows to
- * tokens i * n .. of a layout of another style; the reference does the same. */
-static void test_decode(bench *b, const host_page *pages, uint32_t first, uint32_t n,
-                        uint32_t first_layer, kv_style style) {
+/* Decodes the planned rows on the device; on the host what b->reads say, of the same bytes. */
+static void expect_decoded(bench *b, uint8_t *const *host_pages, uint32_t n_tokens,
+                           uint32_t first_layer, kv_style style) {
     uint32_t n_layers = b->shape.n_layers - first_layer;
-    kv_kit expected = kv_new(&b->c.geometry, n_layers, N_PAGES * n, style);
-    kv_kit got = kv_new(&b->c.geometry, n_layers, N_PAGES * n, style);
+    kv_kit expected = kv_new(&b->c.geometry, n_layers, n_tokens, style);
+    kv_kit got = kv_new(&b->c.geometry, n_layers, n_tokens, style);
     kvt_layout to = device_kv_of(&got);
     for (uint32_t i = 0; i < N_PAGES; i++) {
-        uint32_t rows = pages[i].rows > first ? pages[i].rows - first : 0;
-        rows = rows < n ? rows : n;
-        kvt_cuda_read read = {device_page(b, i), pages[i].n_bytes, rows ? first : 0, rows, i * n};
-        b->reads[i] = read;
+        const kvt_cuda_read *read = &b->reads[i];
         kvt_layout host_to = expected.layout;
-        shift(&host_to, i * n);
-        WANT(kvt_page_decode(&b->shape, pages[i].bytes, pages[i].n_bytes, read.first_row, rows,
-                             first_layer, n_layers, &host_to) == KVT_OK);
+        shift(&host_to, (uint32_t)read->token);
+        WANT(kvt_page_decode(&b->shape, host_pages[i], read->page_bytes, read->first_row,
+                             read->n_rows, first_layer, n_layers, &host_to) == KVT_OK);
     }
     plan(b, N_PAGES);
     CUDA(kvt_cuda_decode(&b->shape, b->plans, N_PAGES, first_layer, n_layers, &to, b->stream));
@@ -205,10 +202,24 @@ static void test_decode(bench *b, const host_page *pages, uint32_t first, uint32
     device_kv_read(&to, &got);
     for (int p = 0; p < 2; p++)
         CHECK_MSG(memcmp(got.layout.part[p], expected.layout.part[p], got.bytes[p]) == 0,
-                  "%s: decoded rows %u + %u from layer %u, part %d", label, first, n, first_layer,
-                  p);
+                  "%s: decoded from layer %u, part %d", label, first_layer, p);
     kv_free(&expected);
     kv_free(&got);
+}
+
+/* Rows [first, first + n) of every page, page i's rows to tokens i * n .. of a layout of another
+ * style. */
+static void test_decode(bench *b, const host_page *pages, uint32_t first, uint32_t n,
+                        uint32_t first_layer, kv_style style) {
+    uint8_t *bytes[N_PAGES];
+    for (uint32_t i = 0; i < N_PAGES; i++) {
+        uint32_t rows = pages[i].rows > first ? pages[i].rows - first : 0;
+        rows = rows < n ? rows : n;
+        kvt_cuda_read read = {device_page(b, i), pages[i].n_bytes, rows ? first : 0, rows, i * n};
+        b->reads[i] = read;
+        bytes[i] = pages[i].bytes;
+    }
+    expect_decoded(b, bytes, N_PAGES * n, first_layer, style);
 }
 
 /* Pages that grow and diverge: two more segments, each time from another page. */
@@ -284,26 +295,66 @@ static void test_transcode(bench *b, const host_page *pages) {
     CUDA(cudaStreamSynchronize(b->stream));
     kv_kit middle =
         kv_new(&b->c.geometry, b->shape.n_layers, b->c.geometry.page_tokens, KV_HEAD_MAJOR);
-    uint8_t *expected = page_new(room), *got = page_new(room);
+    uint8_t *expected[N_PAGES], *got = page_new(room);
     for (uint32_t i = 0; i < N_PAGES; i++) {
-        if (few) {
-            WANT(b->results[i].status == KVT_ENOTSUP);
+        size_t n_bytes = 0;
+        expected[i] = page_new(room);
+        WANT(b->results[i].status == (few ? KVT_ENOTSUP : KVT_OK));
+        if (few)
             continue;
-        }
-        size_t n_bytes;
         WANT(kvt_page_decode(&b->shape, pages[i].bytes, pages[i].n_bytes, 0, pages[i].rows, 0,
                              b->shape.n_layers, &middle.layout) == KVT_OK);
-        WANT(kvt_page_encode(&target, pages[i].rows, &middle.layout, expected, room, &n_bytes) ==
+        WANT(kvt_page_encode(&target, pages[i].rows, &middle.layout, expected[i], room, &n_bytes) ==
              KVT_OK);
-        WANT(b->results[i].status == KVT_OK && b->results[i].bytes == n_bytes);
+        WANT(b->results[i].bytes == n_bytes);
         device_read(got, device + i * room, room);
-        WANT(memcmp(got, expected, n_bytes) == 0);
+        WANT(memcmp(got, expected[i], n_bytes) == 0);
+        /* It is a page of the same realm as before: its header decides how it is decoded. */
+        kvt_cuda_read read = {device + i * room, n_bytes, 0, pages[i].rows, i * pages[0].rows};
+        b->reads[i] = read;
     }
-    free(expected);
+    if (!few)
+        expect_decoded(b, expected, 2 * b->c.geometry.page_tokens, 0, KV_TOKEN_MAJOR);
+    for (uint32_t i = 0; i < N_PAGES; i++)
+        free(expected[i]);
     free(got);
     kv_free(&middle);
     CUDA(cudaFree(workspace));
     CUDA(cudaFree(device));
+}
+
+/* Whole pages, side by side, in one launch. */
+static void test_copy(bench *b, const host_page *pages) {
+    kvt_cuda_copy_run *runs = pinned_new(N_PAGES * sizeof *runs);
+    uint8_t *copies = device_new(N_PAGES * b->max_bytes), *got = page_new(b->max_bytes);
+    CUDA(cudaMemset(copies, POISON, N_PAGES * b->max_bytes));
+    for (uint32_t i = 0; i < N_PAGES; i++) {
+        kvt_cuda_copy_run run = {copies + i * b->max_bytes, device_page(b, i), pages[i].n_bytes};
+        runs[i] = run;
+    }
+    CUDA(kvt_cuda_copy(runs, N_PAGES, b->stream));
+    CUDA(cudaStreamSynchronize(b->stream));
+    for (uint32_t i = 0; i < N_PAGES; i++) {
+        device_read(got, copies + i * b->max_bytes, b->max_bytes);
+        WANT(memcmp(got, pages[i].bytes, pages[i].n_bytes) == 0);
+        for (size_t at = pages[i].n_bytes; at < b->max_bytes; at++)
+            WANT(got[at] == POISON);
+    }
+    free(got);
+    CUDA(cudaFree(copies));
+    CUDA(cudaFreeHost(runs));
+}
+
+/* Several pages of a plan are wrong at once: one status for all, none of their rows. */
+static void test_all_wrong(bench *b, const host_page *pages) {
+    for (uint32_t i = 0; i < N_PAGES; i++) {
+        kvt_cuda_read read = {device_page(b, i), pages[i].n_bytes, pages[i].rows, 1, 0};
+        b->reads[i] = read;
+    }
+    plan(b, N_PAGES);
+    CUDA(cudaStreamSynchronize(b->stream));
+    WANT(*b->status == KVT_EINVAL);
+    *b->status = KVT_OK;
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -429,6 +480,8 @@ static void run_case(const test_case *c, int with_headers) {
     bench_open(&b, c);
     test_encode(&b, pages);
     test_decode(&b, pages, 0, c->geometry.page_tokens, 0, (kv_style)((c->style + 1) % KV_N_STYLES));
+    test_copy(&b, pages);
+    test_all_wrong(&b, pages);
     test_transcode(&b, pages);
     test_cow(&b, pages);
     test_decode(&b, pages, 2, c->geometry.page_tokens - 3, b.shape.n_layers - 1,
@@ -511,12 +564,20 @@ static void run_small(void) {
     }
 }
 
+/* So many slices that one block of the fallback takes several, of rows that no warp divides. */
+static void run_wide(void) {
+    test_case c = {geometry(2, 2, 264, 264, 16, KVT_F16), "i4", KIT_REFUSED, KV_TOKEN_MAJOR, 16};
+    run_case(&c, 0);
+}
+
 int main(int argc, char **argv) {
-    uint32_t schedule = 0, n_cases = (N_DIMS + 1) * N_SETS, small = 0;
+    uint32_t schedule = 0, n_cases = (N_DIMS + 1) * N_SETS, small = 0, wide = 0;
     for (int i = 1; i < argc; i++) {
         uint64_t value = i + 1 < argc ? strtoull(argv[i + 1], NULL, 10) : 0;
         if (strcmp(argv[i], "--small") == 0)
             small = 1;
+        else if (strcmp(argv[i], "--wide") == 0)
+            wide = 1;
         else if (strcmp(argv[i], "--schedule") == 0)
             schedule = (uint32_t)value, i++;
         else if (strcmp(argv[i], "--seed") == 0)
@@ -531,8 +592,11 @@ int main(int argc, char **argv) {
     fake_cuda_set_delay(50000, schedule + 1);
 #endif
     kvt_cpu_use(&kvt_cpu_portable);
-    if (small) {
-        run_small();
+    if (small || wide) {
+        if (small)
+            run_small();
+        if (wide)
+            run_wide();
         return 0;
     }
     uint64_t random = seed, first_seed = seed;

@@ -1,0 +1,219 @@
+#!/usr/bin/env python3
+"""Plants bugs, one at a time, and sees each of them found: a test that cannot fail proves nothing.
+
+    mutants.py [--build FOLDER] [--cxx CXX] [--cc CC] [--only WORD] [--list]
+
+A mutant is a change of one place in one source. The changed source is compiled and linked with the
+libraries of the build folder, and its job (a test program with arguments) must fail; unchanged, every
+job must pass. KVT_SANITIZE says which build it is: some bugs are found by AddressSanitizer alone, some
+by ThreadSanitizer alone.
+"""
+import argparse
+import concurrent.futures
+import os
+import subprocess
+import sys
+import tempfile
+
+PLAIN, ASAN, TSAN = "", "address,undefined", "thread"
+LIMIT_S = 300
+
+# job: test program, its arguments
+JOBS = {
+    "kernels": ("test_kernels", ["--cases", "26"]),
+    "kernels_backward": ("test_kernels", ["--cases", "26", "--schedule", "1"]),
+    "kernels_wide": ("test_kernels", ["--wide"]),
+    "small": ("test_kernels", ["--small", "--schedule", "2"]),
+    "ipc": ("test_ipc", []),
+    "device": ("test_device", []),
+}
+
+
+class Mutant:
+    def __init__(self, name, build, job, path, old, new):
+        self.name, self.build, self.job = name, build, job
+        self.path, self.old, self.new = path, old, new
+
+
+ENCODE, UNIT, DEVICE = ("kernels/kernels_encode.cuh", "kernels/unit_encode.cuh",
+                        "kernels/unit_device.cuh")
+MUTANTS = [
+    # --- barriers
+    Mutant("no barrier behind the tile's loading", PLAIN, "kernels", ENCODE,
+           "    __syncthreads();\n    uint8_t *to", "    uint8_t *to"),
+    Mutant("no barrier behind the channels' statistics", PLAIN, "kernels_backward", UNIT,
+           "    __syncthreads();\n    kvt_quantise_channels", "    kvt_quantise_channels"),
+    Mutant("no barrier before the tile is used again", PLAIN, "kernels_wide", ENCODE,
+           "__syncthreads(); /* the tile is free again */", ""),
+    Mutant("a barrier that only half of the block comes to", PLAIN, "kernels", UNIT,
+           "    __syncthreads();\n    kvt_quantise_channels",
+           "    if (threadIdx.x < 64)\n        __syncthreads();\n    kvt_quantise_channels"),
+    Mutant("a shuffle in place of __syncwarp", TSAN, "small", "kernels/page_device.cuh",
+           "    __syncwarp();\n    return lane == 0",
+           "    (void)__shfl_sync(KVT_ALL_LANES, 0u, 0);\n    return lane == 0"),
+    Mutant("no barrier behind the tile's loading, seen as a race", TSAN, "small", ENCODE,
+           "    __syncthreads();\n    uint8_t *to", "    uint8_t *to"),
+    # --- between blocks
+    Mutant("a status that is not set atomically", TSAN, "small", "kernels/kernels_decode.cuh",
+           "atomicMax(ret_status, status);",
+           "*ret_status = *ret_status > status ? *ret_status : status;"),
+    # --- shuffles
+    Mutant("maxima over 8 lanes at most", PLAIN, "kernels", UNIT,
+           "__shfl_xor_sync(KVT_ALL_LANES, value, (int)step, 32)",
+           "__shfl_xor_sync(KVT_ALL_LANES, value, (int)step, 8)"),
+    Mutant("a transform over 4 lanes at most", PLAIN, "kernels", DEVICE,
+           "__shfl_xor_sync(KVT_ALL_LANES, y[i], (int)step, 32)",
+           "__shfl_xor_sync(KVT_ALL_LANES, y[i], (int)step, 4)"),
+    Mutant("a checksum over half a warp", PLAIN, "kernels", "kernels/xxh3.cuh",
+           "ret_sums[1] += __shfl_xor_sync(KVT_ALL_LANES, ret_sums[1], (int)step, 32)",
+           "ret_sums[1] += __shfl_xor_sync(KVT_ALL_LANES, ret_sums[1], (int)step, 16)"),
+    # --- stores out of bounds
+    Mutant("16 bytes of zeros behind a page", PLAIN, "kernels", ENCODE,
+           "b < kvt_lane_pad64(bytes)", "b <= kvt_lane_pad64(bytes)"),
+    Mutant("a whole group stored where a row ends", ASAN, "kernels", DEVICE,
+           "    if (n == KVT_GROUP && ((uintptr_t)at & 15u) == 0) {\n        *(uint4 *)at = elements;",
+           "    if (((uintptr_t)at & 15u) == 0) {\n        *(uint4 *)at = elements;"),
+    Mutant("one float behind the shared memory", ASAN, "kernels", UNIT,
+           "    tile->m[c] = kvt_lane_float_of_half(m);",
+           "    tile->m[c] = kvt_lane_float_of_half(m);\n"
+           "    ((float *)(tile + 1))[0] = 0;"),
+    Mutant("rows beyond the unit are read", ASAN, "kernels", "kernels/kernels_decode.cuh",
+           "if (!idle && row < n_rows)\n                codes[i]",
+           "if (!idle)\n                codes[i]"),
+    # --- waiting
+    Mutant("a call returns before the GPU is done", PLAIN, "device", "kernels/device_cuda.c",
+           "if (cudaStreamSynchronize(l->stream) != cudaSuccess && status == KVT_OK)", "if (0)"),
+    Mutant("pinned memory is filled while the GPU reads it", PLAIN, "device",
+           "kernels/device_cuda.c",
+           "cudaEventSynchronize(l->half_free[i % 2]) != cudaSuccess ||\n            !read_file",
+           "!read_file"),
+    Mutant("the importer does not wait for the event", PLAIN, "ipc", "tests/cuda/test_ipc.c",
+           "    CUDA(cudaStreamWaitEvent(w.stream, event, 0));\n", ""),
+    Mutant("results are read before the stream is done", PLAIN, "kernels",
+           "tests/cuda/test_kernels.c",
+           "b->results, b->workspace, b->stream));\n    CUDA(cudaStreamSynchronize(b->stream));",
+           "b->results, b->workspace, b->stream));"),
+    # --- what is computed
+    Mutant("sums in another order", PLAIN, "kernels", UNIT, "elements[r * pitch]",
+           "elements[(slice->n_rows - 1 - r) * pitch]"),
+    Mutant("the realm's codec instead of the header's", PLAIN, "kernels", "kernels/page_device.cuh",
+           "kvt_lane_unit_at(page->page + offset, kvt_lane_codec_of(&page->ranges[range], raw, part)",
+           "kvt_lane_unit_at(page->page + offset, kvt_lane_codec_of(&shape->ranges[range], raw, part)"),
+    Mutant("a segment's size is believed", PLAIN, "kernels", "kernels/page_device.cuh",
+           "if (offset != at || bytes != (uint32_t)should_be)", "if (offset != at)"),
+    Mutant("a refused element is kept", PLAIN, "kernels", ENCODE, "        seen->refused = 1;\n", ""),
+]
+
+
+class Workshop:
+    """Compiles and links in a folder of its own."""
+
+    def __init__(self, options, folder):
+        self.root, self.build, self.folder = options.root, options.build, folder
+        self.cxx, self.cc = options.cxx, options.cc
+        sanitize = os.environ.get("KVT_SANITIZE", "")
+        self.sanitize = [f"-fsanitize={sanitize}", "-fno-sanitize-recover=all"] if sanitize else []
+
+    def run(self, command):
+        done = subprocess.run(command, cwd=self.root, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            sys.exit(" ".join(command) + "\n" + done.stdout + done.stderr)
+
+    def compile(self, source, overlay, out):
+        """`overlay` holds the changed source; everything else comes from the root."""
+        changed = os.path.join(overlay, source)
+        path = changed if os.path.exists(changed) else source
+        flags = ["-O0", "-g1", "-D_GNU_SOURCE", "-I" + overlay, "-I" + self.root + "/tests/cuda/include",
+                 "-I" + self.root, *self.sanitize, "-c"]
+        if source.endswith(".cu"):
+            command = [self.cxx, "-std=c++17", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-x",
+                       "c++"]
+        else:
+            command = [self.cc, "-std=c17", "-w"]
+        self.run([*command, *flags, path, "-o", out])
+
+    def build_job(self, program, overlay):
+        """Links the program from what the overlay changes and what the build folder has."""
+        out = overlay + "/"
+        objects = []
+        for source in [f"tests/cuda/{program}.c"] + (
+                ["kernels/device_cuda.c"] if program == "test_device" else ["kernels/kernels.cu"]):
+            objects.append(out + os.path.basename(source) + ".o")
+            self.compile(source, overlay, objects[-1])
+        libraries = [os.path.join(self.build, "tests/cuda/libkvt_emulation.a"),
+                     os.path.join(self.build, "kernels/libkvt_device.a"),
+                     os.path.join(self.build, "kernels/libkvt_kernels.a")]
+        self.run([self.cxx, *self.sanitize, *objects, *libraries, "-lxxhash", "-lpthread", "-lm", "-o",
+                  out + program])
+        return out + program
+
+    def passes(self, job, overlay):
+        program, arguments = JOBS[job]
+        binary = os.path.join(overlay, program)
+        if not os.path.exists(binary):
+            self.build_job(program, overlay)
+        environment = dict(os.environ)
+        if self.sanitize:  # fibers: see CMakeLists.txt
+            environment["ASAN_OPTIONS"] = "detect_stack_use_after_return=0"
+            environment["TSAN_OPTIONS"] = "halt_on_error=1"
+        try:
+            done = subprocess.run([binary, *arguments], cwd=overlay, capture_output=True,
+                                  env=environment, timeout=LIMIT_S, check=False)
+        except subprocess.TimeoutExpired:
+            return False, "does not end"
+        text = done.stderr.decode(errors="replace").strip().splitlines()
+        return done.returncode == 0, text[0][:150] if text else f"status {done.returncode}"
+
+    def try_mutant(self, number, mutant):
+        with open(os.path.join(self.root, mutant.path), encoding="utf-8") as file:
+            text = file.read()
+        if text.count(mutant.old) != 1:
+            return False, f"its place in {mutant.path} is not there (or not once): update mutants.py"
+        overlay = os.path.join(self.folder, f"mutant{number}")
+        os.makedirs(os.path.join(overlay, os.path.dirname(mutant.path)))
+        with open(os.path.join(overlay, mutant.path), "w", encoding="utf-8") as file:
+            file.write(text.replace(mutant.old, mutant.new))
+        passes, said = self.passes(mutant.job, overlay)
+        return not passes, said
+
+
+def main():
+    here = os.path.dirname(os.path.abspath(__file__))
+    root = os.path.dirname(os.path.dirname(here))
+    parser = argparse.ArgumentParser(description="plants bugs and sees them found")
+    parser.add_argument("--root", default=root)
+    parser.add_argument("--build", default=os.environ.get("KVT_BUILD_DIR", root + "/build"))
+    parser.add_argument("--cxx", default="g++")
+    parser.add_argument("--cc", default="gcc")
+    parser.add_argument("--only", default="", help="mutants whose name holds this")
+    parser.add_argument("--list", action="store_true")
+    options = parser.parse_args()
+    build = os.environ.get("KVT_SANITIZE", "")
+    mutants = [m for m in MUTANTS if options.only in m.name and (options.list or m.build == build)]
+    if options.list:
+        for m in mutants:
+            print(f"{m.build or 'plain':18} {m.job:17} {m.name}")
+        return
+    failed = 0
+    with tempfile.TemporaryDirectory(prefix="kvt-mutants-") as folder:
+        shop = Workshop(options, folder)
+        plain = os.path.join(folder, "unchanged")
+        os.makedirs(plain)
+        for program in sorted({JOBS[m.job][0] for m in mutants}):
+            shop.build_job(program, plain)
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            jobs = sorted({m.job for m in mutants})
+            for job, (passes, said) in zip(jobs, pool.map(lambda j: shop.passes(j, plain), jobs)):
+                failed += not passes
+                print(f"{'passes' if passes else 'FAILS'}   unchanged: {job}"
+                      f"{'' if passes else ': ' + said}")
+            tries = pool.map(lambda pair: shop.try_mutant(*pair), enumerate(mutants))
+            for mutant, (found, said) in zip(mutants, tries):
+                failed += not found
+                print(f"{'found ' if found else 'MISSED'}   {mutant.name} ({mutant.job}): {said}")
+    print(f"{len(mutants)} mutants, {failed} faults")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
