@@ -9,8 +9,9 @@
 
 enum {
     MAX_GRID_Y = 65535,
-    FEW_BLOCKS = 16, /* a page, of kernels that mostly find nothing to do */
-    SUM_BLOCKS = 64, /* a page */
+    FEW_BLOCKS = 16,   /* a page, of kernels that mostly find nothing to do */
+    SUM_BLOCKS = 64,   /* a page */
+    COPY_BLOCKS = 128, /* a run */
 };
 
 /* ------------------------------------------------------------------------------------------------
@@ -226,11 +227,15 @@ extern "C" int kvt_cuda_transcode(const kvt_page_shape *shape, const kvt_cuda_pa
     return launch_chain(shape, writes, n_writes, &source, ret_results, at, stream);
 }
 
-extern "C" int kvt_cuda_copy(const kvt_cuda_copy_run *runs, uint32_t n_runs, void *stream) {
+extern "C" int kvt_cuda_copy(const kvt_cuda_copy_run *runs, uint32_t n_runs, uint64_t max_bytes,
+                             void *stream) {
+    uint64_t at_once = (uint64_t)16 * UNROLL * KVT_BLOCK_THREADS;
+    uint64_t blocks = (max_bytes + at_once - 1) / at_once;
+    uint32_t x = blocks < COPY_BLOCKS ? (uint32_t)blocks : (uint32_t)COPY_BLOCKS;
     int error = cudaSuccess;
     for (uint32_t i = 0; i < n_runs && error == cudaSuccess; i += MAX_GRID_Y) {
         uint32_t n = at_most(n_runs - i, MAX_GRID_Y);
-        cudaLaunchConfig_t config = grid_of(dim3(SUM_BLOCKS, n), KVT_BLOCK_THREADS, 0, stream);
+        cudaLaunchConfig_t config = grid_of(dim3(x ? x : 1, n), KVT_BLOCK_THREADS, 0, stream);
         error = cudaLaunchKernelEx(&config, copy_runs_kernel, runs + i);
     }
     return error;

@@ -140,8 +140,9 @@ typedef struct kvt_cuda_copy_run {
     uint64_t bytes;
 } kvt_cuda_copy_run;
 
-/* Copies many pages in one launch. */
-int kvt_cuda_copy(const kvt_cuda_copy_run *runs, uint32_t n_runs, void *stream);
+/* Copies many pages in one launch. max_bytes: of the longest run, which decides how many threads
+ * take each; a longer one is copied all the same. */
+int kvt_cuda_copy(const kvt_cuda_copy_run *runs, uint32_t n_runs, uint64_t max_bytes, void *stream);
 
 /* The name of an error that these calls returned, for messages. Static. */
 const char *kvt_cuda_error_name(int error);

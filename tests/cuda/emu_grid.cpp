@@ -10,7 +10,15 @@
 
 #include "tests/cuda/emu_fiber.h"
 
-enum { WARP = 32, MAX_BLOCK_THREADS = 1024, SHARED_ALIGN_BYTES = 128, POISON = 0xff };
+enum {
+    WARP = 32,
+    MAX_BLOCK_THREADS = 1024,
+    SHARED_ALIGN_BYTES = 128,
+    POISON = 0xff,
+    /* Of a grid under ThreadSanitizer, which knows each of them till the end: some 8,000 are its
+     * limit, and a megabyte each. */
+    TSAN_MAX_THREADS = 4096,
+};
 
 __thread emu_index threadIdx, blockIdx, blockDim, gridDim;
 
@@ -369,6 +377,12 @@ void emu_run_grid(const emu_launch *launch) {
     g.launch = launch;
     g.n_blocks = (uint64_t)launch->grid.x * launch->grid.y * launch->grid.z;
     g.random = launch->schedule.seed * UINT64_C(0x9e3779b97f4a7c15) | 1;
+    if (emu_has_tsan() &&
+        g.n_blocks * launch->block.x * launch->block.y * launch->block.z > TSAN_MAX_THREADS) {
+        fprintf(stderr, "emulation: a grid of more than %d threads under ThreadSanitizer\n",
+                TSAN_MAX_THREADS);
+        abort();
+    }
     size_t most = (size_t)launch->schedule.resident_blocks * launch->block.x * launch->block.y *
                   launch->block.z;
     g.ready.reserve(most);

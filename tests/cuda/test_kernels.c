@@ -332,7 +332,7 @@ static void test_copy(bench *b, const host_page *pages) {
         kvt_cuda_copy_run run = {copies + i * b->max_bytes, device_page(b, i), pages[i].n_bytes};
         runs[i] = run;
     }
-    CUDA(kvt_cuda_copy(runs, N_PAGES, b->stream));
+    CUDA(kvt_cuda_copy(runs, N_PAGES, b->max_bytes, b->stream));
     CUDA(cudaStreamSynchronize(b->stream));
     for (uint32_t i = 0; i < N_PAGES; i++) {
         device_read(got, copies + i * b->max_bytes, b->max_bytes);
