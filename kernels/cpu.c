@@ -35,6 +35,8 @@ static const known_path known[] = {
 #if defined(__x86_64__)
     {&kvt_cpu_avx512, has_avx512},
     {&kvt_cpu_avx2, has_avx2},
+#elif defined(__aarch64__)
+    {&kvt_cpu_neon, always},
 #endif
     {&kvt_cpu_portable, always},
 };

@@ -54,6 +54,7 @@ extern const kvt_cpu_path kvt_cpu_portable;
 /* The vector paths (simd.h); each stands in the builds for its processor alone. */
 extern const kvt_cpu_path kvt_cpu_avx512;
 extern const kvt_cpu_path kvt_cpu_avx2;
+extern const kvt_cpu_path kvt_cpu_neon;
 
 /*
  * The path in use. Chosen at the first call: the one that the environment variable KVT_CPU names (a

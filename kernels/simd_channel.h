@@ -48,8 +48,8 @@ SIMD void take_rows(uint32_t dtype, bool first, const uint8_t *from, size_t stri
     uint8_t room[ROWS_AT_ONCE][CHUNK_BYTES];
     const uint8_t *at[ROWS_AT_ONCE];
     uint32_t whole = dim / FV_LANES * FV_LANES;
-    for (uint32_t r = 0; r < rows; r++)
-        at[r] = from + r * stride_bytes;
+    for (uint32_t r = 0; r < ROWS_AT_ONCE; r++)
+        at[r] = from + (r < rows ? r : 0) * stride_bytes;
     if (rows == ROWS_AT_ONCE) {
         for (uint32_t d = 0; d < whole; d += FV_LANES)
             take_channels(dtype, first, at, ROWS_AT_ONCE, 2 * d, d, stats);
