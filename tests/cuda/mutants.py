@@ -24,6 +24,7 @@ JOBS = {
     "kernels_backward": ("test_kernels", ["--cases", "26", "--schedule", "1"]),
     "kernels_wide": ("test_kernels", ["--wide"]),
     "small": ("test_kernels", ["--small", "--schedule", "2"]),
+    "lanes": ("test_lanes", []),
     "ipc": ("test_ipc", []),
     "device": ("test_device", []),
 }
@@ -34,6 +35,13 @@ class Mutant:
         self.name, self.build, self.job = name, build, job
         self.path, self.old, self.new = path, old, new
 
+
+SOURCES = {
+    "test_kernels": ("tests/cuda/test_kernels.c", "kernels/kernels.cu"),
+    "test_ipc": ("tests/cuda/test_ipc.c", "kernels/kernels.cu"),
+    "test_device": ("tests/cuda/test_device.c", "kernels/device_cuda.c"),
+    "test_lanes": ("tests/cuda/test_lanes.cu",),
+}
 
 ENCODE, UNIT, DEVICE = ("kernels/kernels_encode.cuh", "kernels/unit_encode.cuh",
                         "kernels/unit_device.cuh")
@@ -96,6 +104,9 @@ MUTANTS = [
     # --- what is computed
     Mutant("sums in another order", PLAIN, "kernels", UNIT, "elements[r * pitch]",
            "elements[(slice->n_rows - 1 - r) * pitch]"),
+    Mutant("fp8 widened by the wrong power", PLAIN, "lanes", DEVICE, "256.0f", "128.0f"),
+    Mutant("a level beside its code", PLAIN, "lanes", DEVICE, "__byte_perm(low, high,",
+           "__byte_perm(high, low,"),
     Mutant("the realm's codec instead of the header's", PLAIN, "kernels", "kernels/page_device.cuh",
            "kvt_lane_unit_at(page->page + offset, kvt_lane_codec_of(&page->ranges[range], raw, part)",
            "kvt_lane_unit_at(page->page + offset, kvt_lane_codec_of(&shape->ranges[range], raw, part)"),
@@ -126,8 +137,8 @@ class Workshop:
         flags = ["-O0", "-g1", "-D_GNU_SOURCE", "-I" + overlay, "-I" + self.root + "/tests/cuda/include",
                  "-I" + self.root, *self.sanitize, "-c"]
         if source.endswith(".cu"):
-            command = [self.cxx, "-std=c++17", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-x",
-                       "c++"]
+            command = [self.cxx, "-std=c++17", "-w", "-ffp-contract=off", "-fno-strict-aliasing",
+                       "-x", "c++"]
         else:
             command = [self.cc, "-std=c17", "-w"]
         self.run([*command, *flags, path, "-o", out])
@@ -136,8 +147,7 @@ class Workshop:
         """Links the program from what the overlay changes and what the build folder has."""
         out = overlay + "/"
         objects = []
-        for source in [f"tests/cuda/{program}.c"] + (
-                ["kernels/device_cuda.c"] if program == "test_device" else ["kernels/kernels.cu"]):
+        for source in SOURCES[program]:
             objects.append(out + os.path.basename(source) + ".o")
             self.compile(source, overlay, objects[-1])
         libraries = [os.path.join(self.build, "tests/cuda/libkvt_emulation.a"),

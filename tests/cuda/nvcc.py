@@ -125,6 +125,8 @@ def main():
         run([nvcc, *NVCC_FLAGS, *targets, "--threads", "2", "-I.", "-c", "kernels/kernels.cu",
              "-o", out], root)
         print("compiled for sm_" + ", sm_".join(ARCHITECTURES))
+        run([nvcc, *NVCC_FLAGS, "-arch=sm_90", "-I.", "-c", "tests/cuda/test_lanes.cu", "-o", out],
+            root)
         ptx_file = os.path.join(folder, "kernels.ptx")
         run([nvcc, *NVCC_FLAGS, "-arch=compute_80", "-ptx", "-I.", "kernels/kernels.cu", "-o",
              ptx_file], root)
