@@ -601,7 +601,7 @@ int main(int argc, char **argv) {
     }
     uint64_t random = seed, first_seed = seed;
     for (uint32_t i = 0; i < n_cases; i++) {
-        test_case c = draw_case(i + schedule * 7, &random);
+        test_case c = draw_case(i + schedule * 44, &random);
         run_case(&c, i % 40 == 0);
     }
     printf("%u cases, schedule %u, seed %llu\n", n_cases, schedule, (unsigned long long)first_seed);
