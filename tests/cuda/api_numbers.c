@@ -1,5 +1,5 @@
-/* The names, numbers and sizes that include/cuda_runtime_api.h repeats from NVIDIA's. Compiled against
- * the former with the tests, against the latter by nvcc.py: both must pass. */
+/* The names, numbers and sizes that include/cuda_runtime_api.h repeats from NVIDIA's. Compiled
+ * against the former with the tests, against the latter by nvcc.py: both must pass. */
 #include <cuda_runtime_api.h>
 
 #define SAME(name, number) _Static_assert((name) == (number), #name)

@@ -243,13 +243,13 @@ static int child_outlive(void) {
     kill(child, SIGKILL);
     CHECK(WIFSIGNALED(end_of(child)));
     void *again = NULL;
-    int opened = cudaIpcOpenMemHandle(&again, m.memory, cudaIpcMemLazyEnablePeerAccess);
+    cudaError_t opened = cudaIpcOpenMemHandle(&again, m.memory, cudaIpcMemLazyEnablePeerAccess);
     alarm(DEATH_S); /* a limit against hanging */
     CUDA(cudaStreamWaitEvent(stream, event, 0));
     cudaMemcpyAsync(bytes, pages, 64, cudaMemcpyDeviceToHost, stream);
-    int waited = cudaStreamSynchronize(stream);
+    cudaError_t waited = cudaStreamSynchronize(stream);
     printf("exporter killed: opening its memory gives %s, waiting for its event %s\n",
-           cudaGetErrorName((cudaError_t)opened), cudaGetErrorName((cudaError_t)waited));
+           cudaGetErrorName(opened), cudaGetErrorName(waited));
 #ifndef KVT_REAL_CUDA
     CHECK_EQ(opened, cudaErrorMapBufferObjectFailed);
     CHECK_EQ(waited, cudaErrorLaunchFailure);
