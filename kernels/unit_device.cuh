@@ -257,28 +257,43 @@ KVT_LANE kvt_lane_channels kvt_lane_load_channels(const kvt_lane_unit *unit, uin
  * ---------------------------------------------------------------------------------------------- */
 
 /*
- * Walsh-Hadamard transform of blocks of n elements, 8 in each of n / 8 neighbouring lanes: three
- * steps within the lane, the others between lanes. The elements are whole numbers that stay below
- * 2^24, so that binary32 is exact in any order, and a GPU adds floats faster than it adds integers.
- * All lanes of the warp call it.
+ * PAIRS. Elements i and i + 4 of a group, whole numbers of 16 bits, in one number of 32:
+ * element i + 65536 * element (i + 4). Sums and differences of pairs are the pairs of the sums and
+ * differences, so one addition, and one shuffle, does for two elements; nothing is lost while each
+ * of the two stays within 16 bits, as |in[0]| + ... + |in[n - 1]| of a transform does.
  */
-KVT_LANE void kvt_lane_walsh_hadamard(float *y, uint32_t n) {
-    for (uint32_t step = 1; step < KVT_GROUP; step *= 2) {
-        for (uint32_t i = 0; i < KVT_GROUP; i++) {
+enum { KVT_PAIRS = KVT_GROUP / 2 };
+
+/*
+ * Walsh-Hadamard transform of blocks of n elements, 8 in each of n / 8 neighbouring lanes, but for
+ * the step between the two elements of a pair: the caller takes their sum and difference. All lanes
+ * of the warp call it.
+ */
+KVT_LANE void kvt_lane_walsh_hadamard(uint32_t *pairs, uint32_t n) {
+    for (uint32_t step = 1; step < KVT_PAIRS; step *= 2) {
+        for (uint32_t i = 0; i < KVT_PAIRS; i++) {
             if (i & step)
                 continue;
-            float a = y[i], b = y[i + step];
-            y[i] = KVT_ADD(a, b);
-            y[i + step] = KVT_ADD(a, -b);
+            uint32_t a = pairs[i], b = pairs[i + step];
+            pairs[i] = a + b;
+            pairs[i + step] = a - b;
         }
     }
     for (uint32_t step = 1; step < n / KVT_GROUP; step *= 2) {
-        uint32_t negative = threadIdx.x & step ? 0x80000000u : 0;
-        for (uint32_t i = 0; i < KVT_GROUP; i++) {
-            float other = __shfl_xor_sync(KVT_ALL_LANES, y[i], (int)step, 32);
-            y[i] = KVT_ADD(other, kvt_float_of_bits(kvt_float_bits(y[i]) ^ negative));
-        }
+        uint32_t sign = threadIdx.x & step ? UINT32_MAX : 1; /* the upper lane: other - mine */
+        for (uint32_t i = 0; i < KVT_PAIRS; i++)
+            pairs[i] = __shfl_xor_sync(KVT_ALL_LANES, pairs[i], (int)step, 32) + sign * pairs[i];
     }
+}
+
+/* The elements of a pair as floats: as in kvt_lane_float_of_byte, with 2^15 added before and taken
+ * away again, since they have signs. */
+KVT_LANE float kvt_lane_float_of_low(uint32_t pair) {
+    return KVT_ADD(kvt_float_of_bits(((pair & 0xffffu) ^ 0x8000u) | 0x4b000000u), -8421376.0f);
+}
+KVT_LANE float kvt_lane_float_of_high(uint32_t pair) {
+    uint32_t raised = pair + 0x80008000u; /* 2^15 for it, and what the lower one borrowed */
+    return KVT_ADD(kvt_float_of_bits(__byte_perm(raised, 0x4b000000u, 0x7432u)), -8421376.0f);
 }
 
 /* Bits 0 .. 7: which elements of the group change their sign. */
@@ -294,26 +309,50 @@ KVT_LANE float kvt_lane_negate(float f, uint32_t signs, uint32_t i) {
     return kvt_float_of_bits(kvt_float_bits(f) ^ (signs << (31 - i) & 0x80000000u));
 }
 
-/* Level of a code, with its sign, as a float. */
-KVT_LANE float kvt_lane_level(uint32_t codec, uint32_t codes, uint32_t i) {
-    if (codec == KVT_CODEC_W4V) {
-        uint32_t low = (uint32_t)(kvt_w4v_level(0) | kvt_w4v_level(1) << 8 |
-                                  kvt_w4v_level(2) << 16 | kvt_w4v_level(3) << 24);
-        uint32_t high = (uint32_t)(kvt_w4v_level(4) | kvt_w4v_level(5) << 8 |
-                                   kvt_w4v_level(6) << 16 | kvt_w4v_level(7) << 24);
-        uint32_t levels = __byte_perm(low, high, codes >> (4 * i) & 7u);
-        return kvt_lane_negate(kvt_lane_float_of_byte(levels, 0), codes >> (4 * i + 3), 0);
+/* Four codes of two bits as four nibbles: the level in bits 0 .. 2, the sign in bit 3. */
+KVT_LANE uint32_t kvt_lane_nibbles_of_w2v(uint32_t codes) {
+    uint32_t spread = (codes & 0xffu) | (codes & 0xf0u) << 4;
+    spread = (spread & 0x0303u) | (spread & 0x0c0cu) << 2;
+    return (spread & 0x1111u) | (spread & 0x2222u) << 2;
+}
+
+/*
+ * The levels of a group's codes, with their signs, in pairs. __byte_perm is a table of eight bytes
+ * that is asked for four nibbles at a time; a nibble whose upper bit is set gives the sign of the
+ * byte, repeated: 0, since levels are below 128. So the positive levels come from the codes, the
+ * negative ones from the codes with that bit turned.
+ */
+KVT_LANE void kvt_lane_levels(uint32_t codec, uint32_t codes, uint32_t *pairs) {
+    uint32_t low = (uint32_t)(kvt_w4v_level(0) | kvt_w4v_level(1) << 8 | kvt_w4v_level(2) << 16 |
+                              kvt_w4v_level(3) << 24);
+    uint32_t high = (uint32_t)(kvt_w4v_level(4) | kvt_w4v_level(5) << 8 | kvt_w4v_level(6) << 16 |
+                               kvt_w4v_level(7) << 24);
+    uint32_t first = codes & 0xffffu, second = codes >> 16;
+    if (codec == KVT_CODEC_W2V) {
+        low = (uint32_t)(kvt_w2v_level(0) | kvt_w2v_level(1) << 8);
+        first = kvt_lane_nibbles_of_w2v(codes);
+        second = kvt_lane_nibbles_of_w2v(codes >> 8);
     }
-    uint32_t code = codes >> (2 * i);
-    float level = (float)kvt_w2v_level(code & 1u);
-    return kvt_lane_negate(level, code >> 1, 0);
+    uint32_t plus[2] = {__byte_perm(low, high, first), __byte_perm(low, high, second)};
+    uint32_t minus[2] = {__byte_perm(low, high, first ^ 0x8888u),
+                         __byte_perm(low, high, second ^ 0x8888u)};
+    for (uint32_t i = 0; i < KVT_PAIRS; i++) { /* byte i of each: 0, second's, 0, first's */
+        uint32_t selector = 0xc480u + i * 0x1111u;
+        pairs[i] =
+            __byte_perm(plus[0], plus[1], selector) - __byte_perm(minus[0], minus[1], selector);
+    }
 }
 
 KVT_LANE void kvt_lane_decode_rotated(const kvt_lane_unit *unit, uint32_t group,
                                       const kvt_lane_codes *codes, float *v) {
-    for (uint32_t i = 0; i < KVT_GROUP; i++)
-        v[i] = kvt_lane_level(unit->codec, codes->bits.x, i);
-    kvt_lane_walsh_hadamard(v, kvt_rotation_block(unit->dim));
+    uint32_t pairs[KVT_PAIRS];
+    kvt_lane_levels(unit->codec, codes->bits.x, pairs);
+    kvt_lane_walsh_hadamard(pairs, kvt_rotation_block(unit->dim));
+    for (uint32_t i = 0; i < KVT_PAIRS; i++) {
+        float a = kvt_lane_float_of_low(pairs[i]), b = kvt_lane_float_of_high(pairs[i]);
+        v[i] = KVT_ADD(a, b);
+        v[i + KVT_PAIRS] = KVT_ADD(a, -b);
+    }
     float scale = KVT_MUL(kvt_lane_float_of_half(codes->scale), KVT_ROTATED_SCALE_DOWN);
     uint32_t signs = kvt_lane_rotation_signs(group);
     for (uint32_t i = 0; i < KVT_GROUP; i++) {

@@ -204,39 +204,57 @@ KVT_LANE float kvt_lanes_max(float value, uint32_t width) {
     return value;
 }
 
-/* w4v, w2v: x becomes codes; amax is the scale block's. Returns the scale. `width` lanes hold the
- * scale block. */
-KVT_LANE uint16_t kvt_quantise_rotated(const kvt_lane_unit *unit, uint32_t group, float *x,
+/* The rotated group as whole numbers; x: the values, to_integer: what makes them so. */
+KVT_LANE void kvt_rotate_group(uint32_t dim, uint32_t group, const float *x, float to_integer,
+                               int32_t *ret_y) {
+    uint32_t signs = kvt_lane_rotation_signs(group), pairs[KVT_PAIRS];
+    for (uint32_t i = 0; i < KVT_GROUP; i++) {
+        int32_t r = kvt_rint(kvt_mul(x[i], to_integer));
+        ret_y[i] = signs >> i & 1 ? -r : r;
+    }
+    for (uint32_t i = 0; i < KVT_PAIRS; i++)
+        pairs[i] = (uint32_t)ret_y[i] + ((uint32_t)ret_y[i + KVT_PAIRS] << 16);
+    kvt_lane_walsh_hadamard(pairs, kvt_rotation_block(dim));
+    for (uint32_t i = 0; i < KVT_PAIRS; i++) {
+        int32_t a = (int16_t)pairs[i], b = (int16_t)((pairs[i] + 0x8000u) >> 16);
+        ret_y[i] = a + b;
+        ret_y[i + KVT_PAIRS] = a - b;
+    }
+}
+
+/* w4v, w2v: x becomes codes; amax is the scale block's, which `width` lanes hold. Returns the
+ * scale. */
+KVT_LANE uint16_t kvt_quantise_rotated(const kvt_lane_unit *unit, uint32_t group, const float *x,
                                        float amax, uint32_t width, uint4 *codes) {
-    int four = unit->codec == KVT_CODEC_W4V;
-    int32_t sixteenths = four ? KVT_W4V_SIXTEENTHS : KVT_W2V_SIXTEENTHS;
-    int zero = amax < KVT_ROTATED_MIN;
-    float to_integer = zero ? 0.0f : kvt_div(255.0f, amax);
-    uint32_t signs = kvt_lane_rotation_signs(group), rotation = kvt_rotation_block(unit->dim);
-    for (uint32_t i = 0; i < KVT_GROUP; i++)
-        x[i] = kvt_lane_negate((float)kvt_rint(kvt_mul(x[i], to_integer)), signs, i);
-    kvt_lane_walsh_hadamard(x, rotation);
-    float max = 0;
-    for (uint32_t i = 0; i < KVT_GROUP; i++)
-        max = kvt_abs(x[i]) > max ? kvt_abs(x[i]) : max;
-    max = kvt_lanes_max(max, width);
+    int four = unit->codec == KVT_CODEC_W4V, zero = amax < KVT_ROTATED_MIN;
+    int32_t y[KVT_GROUP], max = 0;
+    kvt_rotate_group(unit->dim, group, x, zero ? 0.0f : kvt_div(255.0f, amax), y);
+    for (uint32_t i = 0; i < KVT_GROUP; i++) {
+        int32_t magnitude = y[i] < 0 ? -y[i] : y[i];
+        max = magnitude > max ? magnitude : max;
+    }
+    for (uint32_t step = 1; step < width; step *= 2) {
+        int32_t other = __shfl_xor_sync(KVT_ALL_LANES, max, (int)step, 32);
+        max = other > max ? other : max;
+    }
     *codes = make_uint4(0, 0, 0, 0);
     if (zero)
         return 0;
-    float thresholds[7];
-    for (uint32_t j = 0; j < 7; j++) {
-        int32_t border = four ? kvt_w4v_border(j) : kvt_w2v_border();
-        thresholds[j] = (float)kvt_rotated_threshold(border, sixteenths, (int32_t)max);
-    }
+    int32_t sixteenths = four ? KVT_W4V_SIXTEENTHS : KVT_W2V_SIXTEENTHS, thresholds[7];
+    for (uint32_t j = 0; j < 7; j++)
+        thresholds[j] =
+            kvt_rotated_threshold(four ? kvt_w4v_border(j) : kvt_w2v_border(), sixteenths, max);
     for (uint32_t i = 0; i < KVT_GROUP; i++) {
+        int32_t magnitude = y[i] < 0 ? -y[i] : y[i];
         uint32_t code = 0;
         for (uint32_t j = 0; j < 7; j++)
-            code += (four || j == 0) && kvt_abs(x[i]) > thresholds[j];
-        code |= x[i] < 0.0f ? (four ? 8u : 2u) : 0;
+            code += (four || j == 0) && magnitude > thresholds[j];
+        code |= y[i] < 0 ? (four ? 8u : 2u) : 0;
         kvt_put_code(codes, four ? 4 : 2, i, code);
     }
-    float per_element = kvt_div(four ? KVT_W4V_SCALE : KVT_W2V_SCALE, (float)(int32_t)rotation);
-    return kvt_lane_half_of_float(kvt_mul(kvt_mul(max, amax), per_element));
+    float per_element = kvt_div(four ? KVT_W4V_SCALE : KVT_W2V_SCALE,
+                                (float)(int32_t)kvt_rotation_block(unit->dim));
+    return kvt_lane_half_of_float(kvt_mul(kvt_mul((float)max, amax), per_element));
 }
 
 /* fp8t, i8v, i4s. Returns the scale. */

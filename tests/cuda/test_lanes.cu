@@ -13,12 +13,19 @@
 
 #include "kernels/unit_encode.cuh"
 
-enum { N_CHECKS = 9, THREADS = 128 };
+enum { N_CHECKS = 10, THREADS = 128 };
 
 static const char *const names[N_CHECKS] = {
-    "binary16 -> binary32", "e4m3 -> binary32",      "byte -> binary32",
-    "integer codes",        "levels of w4v and w2v", "binary32 -> binary16",
-    "binary32 -> pairs",    "binary32 -> e4m3",      "scales",
+    "binary16 -> binary32",
+    "e4m3 -> binary32",
+    "byte -> binary32",
+    "integer codes",
+    "levels of w4v and w2v",
+    "binary32 -> binary16",
+    "binary32 -> pairs",
+    "binary32 -> e4m3",
+    "scales",
+    "pairs",
 };
 
 /* What the checks found: how many differ, and one input that does. */
@@ -41,6 +48,10 @@ KVT_LANE uint32_t same_nan(float f) {
 KVT_LANE uint32_t same_nan16(uint32_t dtype, uint32_t element) {
     uint32_t infinity = dtype == KVT_BF16 ? 0x7f80u : 0x7c00u;
     return (element & 0x7fffu) > infinity ? 0x7fffu : element;
+}
+
+KVT_LANE float element_of(const uint32_t *pairs, uint32_t i) {
+    return i < KVT_PAIRS ? kvt_lane_float_of_low(pairs[i]) : kvt_lane_float_of_high(pairs[i - 4]);
 }
 
 /* Inputs of 16 bits and less. */
@@ -66,15 +77,25 @@ KVT_LANE void check_short(uint32_t i, findings *f) {
                kvt_float_bits((float)(word >> (4 * at) & 0xf)));
         expect(f, 3, i, kvt_float_bits(kvt_lane_integer(KVT_CODEC_I2K, bits, at)),
                kvt_float_bits((float)(word >> (2 * at) & 3)));
-        if (at < 4) {
-            float level = (float)kvt_w4v_level(code & 7);
-            expect(f, 4, i, kvt_float_bits(kvt_lane_level(KVT_CODEC_W4V, i, at)),
-                   kvt_float_bits(code & 8 ? -level : level));
-        }
+        /* Both elements of a pair, and the borrow between them. */
+        uint32_t pairs[KVT_PAIRS];
+        uint32_t eight = i | (i << 16 ^ 0x9e370000u);
+        kvt_lane_levels(KVT_CODEC_W4V, eight, pairs);
+        code = eight >> (4 * at) & 0xf;
+        int32_t level = kvt_w4v_level(code & 7);
+        expect(f, 4, i, kvt_float_bits(element_of(pairs, at)),
+               kvt_float_bits((float)(code & 8 ? -level : level)));
+        kvt_lane_levels(KVT_CODEC_W2V, i, pairs);
         uint32_t two = i >> (2 * at) & 3;
-        float level = (float)kvt_w2v_level(two & 1);
-        expect(f, 4, i, kvt_float_bits(kvt_lane_level(KVT_CODEC_W2V, i, at)),
-               kvt_float_bits(two & 2 ? -level : level));
+        level = kvt_w2v_level(two & 1);
+        expect(f, 4, i, kvt_float_bits(element_of(pairs, at)),
+               kvt_float_bits((float)(two & 2 ? -level : level)));
+        uint32_t pair =
+            i + (i * 40503u << 16); /* element i, as 16 bits with a sign, is the lower one */
+        expect(f, 9, i, kvt_float_bits(kvt_lane_float_of_low(pair)),
+               kvt_float_bits((float)(int16_t)pair));
+        expect(f, 9, i, kvt_float_bits(kvt_lane_float_of_high(pair)),
+               kvt_float_bits((float)(int16_t)((pair - (uint32_t)(int16_t)pair) >> 16)));
     }
 }
 
