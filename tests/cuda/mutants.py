@@ -25,6 +25,7 @@ JOBS = {
     "kernels_wide": ("test_kernels", ["--wide"]),
     "small": ("test_kernels", ["--small", "--schedule", "2"]),
     "lanes": ("test_lanes", []),
+    "engine": ("test_engine", []),
     "ipc": ("test_ipc", []),
     "device": ("test_device", []),
 }
@@ -41,6 +42,7 @@ SOURCES = {
     "test_ipc": ("tests/cuda/test_ipc.c", "kernels/kernels.cu"),
     "test_device": ("tests/cuda/test_device.c", "kernels/device_cuda.c"),
     "test_lanes": ("tests/cuda/test_lanes.cu",),
+    "test_engine": ("tests/cuda/test_engine.c", "tests/cuda/engine.cu", "kernels/kernels.cu"),
 }
 
 ENCODE, UNIT, DEVICE = ("kernels/kernels_encode.cuh", "kernels/unit_encode.cuh",
@@ -106,6 +108,8 @@ MUTANTS = [
            "elements[(slice->n_rows - 1 - r) * pitch]"),
     Mutant("fp8 widened by the wrong power", PLAIN, "lanes", DEVICE, "256.0f", "128.0f"),
     Mutant("a level beside its code", PLAIN, "lanes", DEVICE, "second ^ 0x8888u", "second ^ 0x8088u"),
+    Mutant("an engine that adds up half of a row", PLAIN, "engine", "tests/cuda/engine.cu",
+           "step < GROUPS;", "step < GROUPS / 2;"),
     Mutant("the realm's codec instead of the header's", PLAIN, "kernels", "kernels/page_device.cuh",
            "kvt_lane_unit_at(page->page + offset, kvt_lane_codec_of(&page->ranges[range], raw, part)",
            "kvt_lane_unit_at(page->page + offset, kvt_lane_codec_of(&shape->ranges[range], raw, part)"),

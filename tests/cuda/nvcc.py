@@ -25,7 +25,7 @@ NVCC_FLAGS = ["-std=c++17", "-O3", "-fmad=false", "-ftz=false", "-prec-div=true"
 HOST_FLAGS = ["-std=c17", "-fsyntax-only", "-D_GNU_SOURCE", "-DKVT_REAL_CUDA", "-Wall", "-Wextra",
               "-Werror"]
 HOST_SOURCES = ("kernels/device_cuda.c", "tests/cuda/api_numbers.c", "tests/cuda/test_kernels.c",
-                "tests/cuda/test_ipc.c", "tests/cuda/test_device.c", "tests/gpu/bench.c")
+                "tests/cuda/test_ipc.c", "tests/cuda/test_device.c", "tests/cuda/test_engine.c", "tests/gpu/bench.c")
 
 VECTOR = {  # kernel: 16-byte accesses that must be there
     "decode_kernel": ("ld.global", "st.global"),
@@ -125,8 +125,8 @@ def main():
         run([nvcc, *NVCC_FLAGS, *targets, "--threads", "2", "-I.", "-c", "kernels/kernels.cu",
              "-o", out], root)
         print("compiled for sm_" + ", sm_".join(ARCHITECTURES))
-        run([nvcc, *NVCC_FLAGS, "-arch=sm_90", "-I.", "-c", "tests/cuda/test_lanes.cu", "-o", out],
-            root)
+        for source in ("tests/cuda/test_lanes.cu", "tests/cuda/engine.cu"):
+            run([nvcc, *NVCC_FLAGS, "-arch=sm_90", "-I.", "-c", source, "-o", out], root)
         ptx_file = os.path.join(folder, "kernels.ptx")
         run([nvcc, *NVCC_FLAGS, "-arch=compute_80", "-ptx", "-I.", "kernels/kernels.cu", "-o",
              ptx_file], root)
