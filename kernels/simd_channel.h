@@ -176,6 +176,20 @@ SIMD uint32_t channel_row_codes(channel_codec codec, uint32_t dtype, bool satura
     return clamped;
 }
 
+/*
+ * The memory has nothing to do while codes are made of rows that are in the cache: meanwhile the
+ * rows of the unit that is probably next can come. They lie behind this unit if its rows are side
+ * by side, and else behind each row (the next head of the token). A wrong guess does no harm:
+ * nothing is read.
+ */
+SIMD void fetch_ahead(const kvt_unit *unit, const uint8_t *row, size_t stride_bytes) {
+    size_t row_bytes = 2 * (size_t)unit->dim;
+    uintptr_t next =
+        (uintptr_t)row + (stride_bytes == row_bytes ? unit->rows * row_bytes : row_bytes);
+    for (size_t i = 0; i < row_bytes; i += 64)
+        __builtin_prefetch((const void *)(next + i), 0, 3);
+}
+
 SIMD bool encode_channels(channel_codec codec, const kvt_unit *unit, uint32_t dtype,
                           const uint8_t *from, size_t stride_bytes, uint8_t *out,
                           uint32_t *saturated) {
@@ -190,9 +204,11 @@ SIMD bool encode_channels(channel_codec codec, const kvt_unit *unit, uint32_t dt
             clamped += channel_row_codes(codec, dtype, true, from + r * stride_bytes, unit->dim,
                                          &stats, codes + r * at.row_code_bytes);
     } else {
-        for (uint32_t r = 0; r < unit->rows; r++)
+        for (uint32_t r = 0; r < unit->rows; r++) {
+            fetch_ahead(unit, from + r * stride_bytes, stride_bytes);
             channel_row_codes(codec, dtype, false, from + r * stride_bytes, unit->dim, &stats,
                               codes + r * at.row_code_bytes);
+        }
     }
     zero_padding(out, &at, unit->rows);
     *saturated += codec.bits == 2 ? 0 : clamped;
