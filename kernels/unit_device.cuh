@@ -19,7 +19,7 @@
  *
  * v holds what kvt_page_decode would give before it is rounded to the dtype; kvt_lane_pack rounds.
  * (kvt_lane_unit_of_page is in kernels/page_device.cuh, the checked `page` comes from
- * kvt_cuda_plan.)
+ * kvt_cuda_plan; tests/cuda/engine.cu is a whole example.)
  *
  * LANES. For the rotated codecs (w4v, w2v) a rotation block of N elements is decoded by N / 8 lanes
  * together. kvt_lane_decode must then be called by all 32 lanes of the warp at once, and lanes
