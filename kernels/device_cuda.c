@@ -1,8 +1,8 @@
 /*
  * device_cuda.c - an arena in GPU memory.
  *
- * A LANE is what one call needs to move bytes without waiting for another: a stream, and two halves
- * of pinned memory. While the GPU copies one half, the other is filled or emptied:
+ * A MOVER is what one call needs to move bytes without waiting for another: a stream, and two
+ * halves of pinned memory. While the GPU copies one half, the other is filled or emptied:
  *
  *     file --pread--> half 0 --GPU--> data        read: the other way round
  *     file --pread--> half 1 --GPU--> data
@@ -20,14 +20,14 @@
 #include "client/assert.h"
 #include "kernels/say.h"
 
-enum { DEFAULT_LANES = 4, DEFAULT_BOUNCE_BYTES = 4 << 20, MAX_LANES = 64 };
+enum { DEFAULT_MOVERS = 4, DEFAULT_BOUNCE_BYTES = 4 << 20, MAX_MOVERS = 64 };
 
-typedef struct lane {
+typedef struct mover {
     cudaStream_t stream;
     uint8_t *half[2];         /* pinned; one allocation, in half[0] */
     cudaEvent_t half_free[2]; /* the GPU is done with it */
-    struct lane *next;        /* in the list of free ones */
-} lane;
+    struct mover *next;       /* in the list of free ones */
+} mover;
 
 typedef struct device_cuda {
     kvt_device base;
@@ -37,74 +37,74 @@ typedef struct device_cuda {
     int gpu;
     int is_exported;
     size_t half_bytes;
-    uint32_t n_lanes;
-    lane *lanes;
+    uint32_t n_movers;
+    mover *movers;
     pthread_mutex_t mutex; /* of the list */
-    pthread_cond_t lane_came;
-    lane *first_free, **last_free; /* the one that has been free longest is taken */
+    pthread_cond_t mover_came;
+    mover *first_free, **last_free; /* the one that has been free longest is taken */
 } device_cuda;
 
-/* --- lanes --------------------------------------------------------------------------------------
+/* --- movers --------------------------------------------------------------------------------------
  */
 
-static lane *take_lane(device_cuda *d) {
+static mover *take_mover(device_cuda *d) {
     pthread_mutex_lock(&d->mutex);
     while (!d->first_free)
-        pthread_cond_wait(&d->lane_came, &d->mutex);
-    lane *l = d->first_free;
-    d->first_free = l->next;
+        pthread_cond_wait(&d->mover_came, &d->mutex);
+    mover *m = d->first_free;
+    d->first_free = m->next;
     if (!d->first_free)
         d->last_free = &d->first_free;
     pthread_mutex_unlock(&d->mutex);
-    return l;
+    return m;
 }
 
-static void give_lane(device_cuda *d, lane *l) {
-    l->next = NULL;
+static void give_mover(device_cuda *d, mover *m) {
+    m->next = NULL;
     pthread_mutex_lock(&d->mutex);
-    *d->last_free = l;
-    d->last_free = &l->next;
-    pthread_cond_signal(&d->lane_came);
+    *d->last_free = m;
+    d->last_free = &m->next;
+    pthread_cond_signal(&d->mover_came);
     pthread_mutex_unlock(&d->mutex);
 }
 
 /* A thread speaks to device 0 until it says otherwise. */
-static lane *begin(device_cuda *d) {
-    lane *l = take_lane(d);
+static mover *begin(device_cuda *d) {
+    mover *m = take_mover(d);
     cudaSetDevice(d->gpu); /* if it fails, so does what follows */
-    return l;
+    return m;
 }
 
-/* Waits for all that the lane was given, failed or not: the next call gets its memory. */
-static kvt_status end(device_cuda *d, lane *l, kvt_status status) {
-    if (cudaStreamSynchronize(l->stream) != cudaSuccess && status == KVT_OK)
+/* Waits for all that the mover was given, failed or not: the next call gets its memory. */
+static kvt_status end(device_cuda *d, mover *m, kvt_status status) {
+    if (cudaStreamSynchronize(m->stream) != cudaSuccess && status == KVT_OK)
         status = KVT_EIO;
-    give_lane(d, l);
+    give_mover(d, m);
     return status;
 }
 
-static int lane_open(lane *l, size_t half_bytes) {
+static int mover_open(mover *m, size_t half_bytes) {
     void *pinned;
-    if (cudaStreamCreateWithFlags(&l->stream, cudaStreamNonBlocking) != cudaSuccess ||
+    if (cudaStreamCreateWithFlags(&m->stream, cudaStreamNonBlocking) != cudaSuccess ||
         cudaHostAlloc(&pinned, 2 * half_bytes, cudaHostAllocDefault) != cudaSuccess)
         return 0;
-    l->half[0] = pinned;
-    l->half[1] = l->half[0] + half_bytes;
+    m->half[0] = pinned;
+    m->half[1] = m->half[0] + half_bytes;
     for (int i = 0; i < 2; i++) {
-        if (cudaEventCreateWithFlags(&l->half_free[i], cudaEventDisableTiming) != cudaSuccess)
+        if (cudaEventCreateWithFlags(&m->half_free[i], cudaEventDisableTiming) != cudaSuccess)
             return 0;
     }
     return 1;
 }
 
-static void lane_close(lane *l) {
+static void mover_close(mover *m) {
     for (int i = 0; i < 2; i++) {
-        if (l->half_free[i])
-            cudaEventDestroy(l->half_free[i]);
+        if (m->half_free[i])
+            cudaEventDestroy(m->half_free[i]);
     }
-    cudaFreeHost(l->half[0]);
-    if (l->stream)
-        cudaStreamDestroy(l->stream);
+    cudaFreeHost(m->half[0]);
+    if (m->stream)
+        cudaStreamDestroy(m->stream);
 }
 
 /* --- the table ----------------------------------------------------------------------------------
@@ -115,14 +115,14 @@ static void cuda_close(kvt_device *device) {
     if (!d)
         return;
     cudaSetDevice(d->gpu);
-    for (uint32_t i = 0; d->lanes && i < d->n_lanes; i++)
-        lane_close(&d->lanes[i]);
-    free(d->lanes);
+    for (uint32_t i = 0; d->movers && i < d->n_movers; i++)
+        mover_close(&d->movers[i]);
+    free(d->movers);
     if (!d->is_exported)
         cudaFree(d->data);
     if (d->head)
         d->head->ops->close(d->head);
-    pthread_cond_destroy(&d->lane_came);
+    pthread_cond_destroy(&d->mover_came);
     pthread_mutex_destroy(&d->mutex);
     free(d);
 }
@@ -168,19 +168,19 @@ static kvt_status cuda_write_file(kvt_device *device, uint64_t offset, int fd, u
     /* The place in the file is a worker's word: no file is that long. */
     if (file_offset > INT64_MAX || bytes > INT64_MAX - file_offset)
         return KVT_EIO;
-    lane *l = begin(d);
+    mover *m = begin(d);
     kvt_status status = KVT_OK;
     for (uint64_t done = 0, i = 0; done < bytes && status == KVT_OK; i++) {
         size_t n = part_of(d, bytes - done);
-        uint8_t *half = l->half[i % 2];
-        if (cudaEventSynchronize(l->half_free[i % 2]) != cudaSuccess ||
+        uint8_t *half = m->half[i % 2];
+        if (cudaEventSynchronize(m->half_free[i % 2]) != cudaSuccess ||
             !read_file(fd, file_offset + done, half, n) ||
-            cudaMemcpyAsync(to + done, half, n, cudaMemcpyHostToDevice, l->stream) != cudaSuccess ||
-            cudaEventRecord(l->half_free[i % 2], l->stream) != cudaSuccess)
+            cudaMemcpyAsync(to + done, half, n, cudaMemcpyHostToDevice, m->stream) != cudaSuccess ||
+            cudaEventRecord(m->half_free[i % 2], m->stream) != cudaSuccess)
             status = KVT_EIO;
         done += n;
     }
-    return end(d, l, status);
+    return end(d, m, status);
 }
 
 static kvt_status cuda_copy(kvt_device *device, uint64_t to_offset, uint64_t from_offset,
@@ -188,39 +188,39 @@ static kvt_status cuda_copy(kvt_device *device, uint64_t to_offset, uint64_t fro
     device_cuda *d = (device_cuda *)device;
     uint8_t *to = range(d, to_offset, bytes), *from = range(d, from_offset, bytes);
     KVT_ASSERT(bytes <= (to > from ? to_offset - from_offset : from_offset - to_offset));
-    lane *l = begin(d);
+    mover *m = begin(d);
     kvt_status status = KVT_OK;
-    if (cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, l->stream) != cudaSuccess)
+    if (cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, m->stream) != cudaSuccess)
         status = KVT_EIO;
-    return end(d, l, status);
+    return end(d, m, status);
 }
 
 /* The GPU fills one half while this thread empties the other. */
 static kvt_status cuda_read(kvt_device *device, uint64_t offset, void *to, uint64_t bytes) {
     device_cuda *d = (device_cuda *)device;
     const uint8_t *from = range(d, offset, bytes);
-    lane *l = begin(d);
+    mover *m = begin(d);
     kvt_status status = KVT_OK;
     uint64_t asked = 0, done = 0;
     for (uint64_t i = 0; done < bytes && status == KVT_OK; i++) {
         if (asked < bytes) {
             size_t n = part_of(d, bytes - asked);
-            if (cudaMemcpyAsync(l->half[i % 2], from + asked, n, cudaMemcpyDeviceToHost,
-                                l->stream) != cudaSuccess ||
-                cudaEventRecord(l->half_free[i % 2], l->stream) != cudaSuccess)
+            if (cudaMemcpyAsync(m->half[i % 2], from + asked, n, cudaMemcpyDeviceToHost,
+                                m->stream) != cudaSuccess ||
+                cudaEventRecord(m->half_free[i % 2], m->stream) != cudaSuccess)
                 status = KVT_EIO;
             asked += n;
         }
         if (i == 0) /* nothing is there yet */
             continue;
         size_t n = part_of(d, bytes - done);
-        if (cudaEventSynchronize(l->half_free[(i - 1) % 2]) != cudaSuccess)
+        if (cudaEventSynchronize(m->half_free[(i - 1) % 2]) != cudaSuccess)
             status = KVT_EIO;
         else
-            memcpy((uint8_t *)to + done, l->half[(i - 1) % 2], n);
+            memcpy((uint8_t *)to + done, m->half[(i - 1) % 2], n);
         done += n;
     }
-    return end(d, l, status);
+    return end(d, m, status);
 }
 
 static const kvt_device_ops cuda_ops = {.name = "cuda",
@@ -276,39 +276,40 @@ static kvt_status open_data(const kvt_device_cuda_options *o, device_cuda *d, ch
     return KVT_OK;
 }
 
-static kvt_status open_lanes(const kvt_device_cuda_options *o, device_cuda *d, char *why,
-                             size_t why_bytes) {
-    d->n_lanes = o->n_lanes ? o->n_lanes : DEFAULT_LANES;
+static kvt_status open_movers(const kvt_device_cuda_options *o, device_cuda *d, char *why,
+                              size_t why_bytes) {
+    d->n_movers = o->n_movers ? o->n_movers : DEFAULT_MOVERS;
     d->half_bytes = (o->bounce_bytes ? o->bounce_bytes : DEFAULT_BOUNCE_BYTES) / 2;
     d->last_free = &d->first_free;
-    d->lanes = calloc(d->n_lanes, sizeof *d->lanes);
-    for (uint32_t i = 0; d->lanes && i < d->n_lanes; i++) {
-        if (!lane_open(&d->lanes[i], d->half_bytes))
+    d->movers = calloc(d->n_movers, sizeof *d->movers);
+    for (uint32_t i = 0; d->movers && i < d->n_movers; i++) {
+        if (!mover_open(&d->movers[i], d->half_bytes))
             return kvt_say(why, why_bytes, KVT_ENOMEM, "no pinned memory: %" PRIu32 " x %zu bytes",
-                           d->n_lanes, 2 * d->half_bytes);
-        give_lane(d, &d->lanes[i]);
+                           d->n_movers, 2 * d->half_bytes);
+        give_mover(d, &d->movers[i]);
     }
-    return d->lanes ? KVT_OK : kvt_say(why, why_bytes, KVT_ENOMEM, "out of memory");
+    return d->movers ? KVT_OK : kvt_say(why, why_bytes, KVT_ENOMEM, "out of memory");
 }
 
 /* So that no byte of another process's memory is ever read as a page. */
 static kvt_status zero_data(device_cuda *d, char *why, size_t why_bytes) {
-    lane *l = begin(d);
+    mover *m = begin(d);
     kvt_status status = KVT_OK;
-    if (cudaMemsetAsync(d->data, 0, d->data_bytes, l->stream) != cudaSuccess)
+    if (cudaMemsetAsync(d->data, 0, d->data_bytes, m->stream) != cudaSuccess)
         status = KVT_EIO;
-    status = end(d, l, status);
+    status = end(d, m, status);
     return status == KVT_OK ? KVT_OK : kvt_say(why, why_bytes, status, "zeroing the arena failed");
 }
 
 kvt_status kvt_device_cuda_open(const kvt_device_cuda_options *options, char *why, size_t why_bytes,
                                 kvt_device **ret_device) {
-    if (options->data_bytes == 0 || options->head_bytes == 0 || options->n_lanes > MAX_LANES ||
+    if (options->data_bytes == 0 || options->head_bytes == 0 || options->n_movers > MAX_MOVERS ||
         (options->bounce_bytes && options->bounce_bytes < 2))
-        return kvt_say(
-            why, why_bytes, KVT_EINVAL,
-            "%" PRIu64 " + %" PRIu64 " bytes, %" PRIu32 " lanes of %" PRIu32 " bytes make no arena",
-            options->head_bytes, options->data_bytes, options->n_lanes, options->bounce_bytes);
+        return kvt_say(why, why_bytes, KVT_EINVAL,
+                       "%" PRIu64 " + %" PRIu64 " bytes, %" PRIu32 " movers of %" PRIu32
+                       " bytes make no arena",
+                       options->head_bytes, options->data_bytes, options->n_movers,
+                       options->bounce_bytes);
     kvt_status status = choose_gpu(options, why, why_bytes);
     if (status != KVT_OK)
         return status;
@@ -318,12 +319,12 @@ kvt_status kvt_device_cuda_open(const kvt_device_cuda_options *options, char *wh
     d->base.ops = &cuda_ops;
     d->gpu = (int)options->gpu;
     pthread_mutex_init(&d->mutex, NULL);
-    pthread_cond_init(&d->lane_came, NULL);
+    pthread_cond_init(&d->mover_came, NULL);
     status = open_head(options, d, why, why_bytes);
     if (status == KVT_OK)
         status = open_data(options, d, why, why_bytes);
     if (status == KVT_OK)
-        status = open_lanes(options, d, why, why_bytes);
+        status = open_movers(options, d, why, why_bytes);
     if (status == KVT_OK)
         status = zero_data(d, why, why_bytes);
     if (status != KVT_OK)

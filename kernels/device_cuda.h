@@ -22,10 +22,9 @@ typedef struct kvt_device_cuda_options {
     uint32_t gid;     /* group of the file; UINT32_MAX = leave it */
     uint64_t head_bytes;
     uint64_t data_bytes;
-    uint32_t gpu;     /* number of the device */
-    uint32_t n_lanes; /* calls that run at the same time; a further one waits. 0 = 4 */
-    uint32_t
-        bounce_bytes; /* pinned memory of a lane, through which files and reads go; 0 = 4 MiB */
+    uint32_t gpu;          /* number of the device */
+    uint32_t n_movers;     /* calls that run at the same time; a further one waits. 0 = 4 */
+    uint32_t bounce_bytes; /* pinned memory of a mover, for files and reads; 0 = 4 MiB */
 } kvt_device_cuda_options;
 
 /*

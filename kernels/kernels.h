@@ -21,7 +21,8 @@
  *   host memory (cudaHostAlloc). Pages and KV are device memory.
  * - They return a cudaError_t (0 = cudaSuccess): what the launch said. What a page has to say is a
  *   kvt_status in the results.
- * - A call with n = 0 does nothing and returns 0.
+ * - A call with n = 0 does nothing and returns 0; _verify, _encode and _transcode take up to 65,535
+ *   pages at a time (cudaErrorInvalidValue).
  */
 #ifndef KVT_KERNELS_KERNELS_H
 #define KVT_KERNELS_KERNELS_H
@@ -51,7 +52,7 @@ typedef struct kvt_cuda_segment {
 
 /*
  * What a page's header says, checked: everything that a kernel needs to find any unit of it. For
- * engines too. A segment that fell back has raw16 for all layers: codec_of_part gives it.
+ * engines too. A segment that fell back has raw16 for all layers: kvt_lane_codec_of gives it.
  */
 typedef struct kvt_cuda_page {
     const uint8_t *page;

@@ -92,10 +92,10 @@ MUTANTS = [
            "if (!idle)\n                codes[i]"),
     # --- waiting
     Mutant("a call returns before the GPU is done", PLAIN, "device", "kernels/device_cuda.c",
-           "if (cudaStreamSynchronize(l->stream) != cudaSuccess && status == KVT_OK)", "if (0)"),
+           "if (cudaStreamSynchronize(m->stream) != cudaSuccess && status == KVT_OK)", "if (0)"),
     Mutant("pinned memory is filled while the GPU reads it", PLAIN, "device",
            "kernels/device_cuda.c",
-           "cudaEventSynchronize(l->half_free[i % 2]) != cudaSuccess ||\n            !read_file",
+           "cudaEventSynchronize(m->half_free[i % 2]) != cudaSuccess ||\n            !read_file",
            "!read_file"),
     Mutant("the importer does not wait for the event", PLAIN, "ipc", "tests/cuda/test_ipc.c",
            "    CUDA(cudaStreamWaitEvent(w.stream, event, 0));\n", ""),

@@ -20,7 +20,7 @@ enum {
     HEAD_BYTES = 8192,
     DATA_BYTES = 3 << 20,
     BOUNCE_BYTES = 64 << 10, /* a half holds 32 KiB: most copies take several */
-    N_THREADS = 6,           /* more than lanes */
+    N_THREADS = 6,           /* more than movers */
 };
 
 static char path[64], staging[64];
@@ -202,8 +202,8 @@ static void test_bad_options(void) {
     options.data_bytes = 0;
     expect_open(options, KVT_EINVAL, "make no arena");
     options = usual();
-    options.n_lanes = 65;
-    expect_open(options, KVT_EINVAL, "65 lanes");
+    options.n_movers = 65;
+    expect_open(options, KVT_EINVAL, "65 movers");
     options = usual();
     options.gpu = 900;
     expect_open(options, KVT_ENOTSUP, "900");
@@ -225,7 +225,7 @@ static void test_bad_options(void) {
 static int one_life(int fd, uint8_t *got) {
     kvt_device_cuda_options options = usual();
     kvt_device *d = NULL;
-    options.n_lanes = 2;
+    options.n_movers = 2;
     options.data_bytes = 200000;
     kvt_status status = kvt_device_cuda_open(&options, NULL, 0, &d);
     if (status != KVT_OK) {
