@@ -35,6 +35,8 @@ typedef struct context {
     context_state state;
     uint32_t pipe;  /* that its request came from */
     uint32_t place; /* in the table of pipes, while the pipe is there */
+    uint32_t use;   /* of this context: a late answer to an earlier one is for nobody */
+    uint64_t since; /* order in which requests came */
     struct context *next_free;
 } context;
 
@@ -62,6 +64,8 @@ struct server {
     uint32_t n_contexts, max_contexts;
     int paused;   /* by the inbox */
     int starving; /* no context was free */
+    int has_stolen;
+    uint64_t clock;
     int closing;
     listener_slot listeners[MAX_LISTENERS];
     uint32_t n_listeners_made;
@@ -199,27 +203,50 @@ static uint32_t greediest(const server *s) {
     return most->pipe;
 }
 
-/* Receives, unless that is under way, or the inbox is full, or no context is free: then whoever has
- * the most of them is cut, which frees its own. */
+/*
+ * With the lock held: gives up the oldest unanswered request of the pipe that has the most of them;
+ * its caller's time will run out. The pipe itself is left alone: nng 1.5.2 may never come to the
+ * end of closing one that has a message which nobody has taken, and then closes no other pipe
+ * either. NULL: all contexts are sending.
+ */
+static context *context_steal(server *s) {
+    uint32_t pipe = greediest(s);
+    context *oldest = NULL;
+    for (uint32_t i = 0; i < s->n_contexts; i++) {
+        context *c = &s->contexts[i];
+        if (c->state == CONTEXT_HELD && c->pipe == pipe && (!oldest || c->since < oldest->since))
+            oldest = c;
+    }
+    if (!oldest)
+        return NULL;
+    context_free(s, oldest);
+    return context_take(s);
+}
+
+/* Receives, unless that is under way, or the inbox is full, or every context sends. */
 static void receive_next(server *s) {
-    uint32_t cut = 0;
+    int stolen = 0;
+    context *c = NULL;
     pthread_mutex_lock(&s->lock);
-    context *c = s->receiving || s->paused || s->closing ? NULL : context_take(s);
+    if (!s->receiving && !s->paused && !s->closing) {
+        c = context_take(s);
+        if (!c) {
+            c = context_steal(s);
+            stolen = c && !s->has_stolen;
+            s->has_stolen |= stolen;
+        }
+        s->starving = !c;
+    }
     if (c) {
         c->state = CONTEXT_RECEIVING;
         s->receiving = c;
-        s->starving = 0;
-    } else if (!s->receiving && !s->paused && !s->closing) {
-        s->starving = 1;
-        cut = greediest(s);
     }
     pthread_mutex_unlock(&s->lock);
+    if (stolen)
+        log_write(LOG_WARNING, "too many requests wait: the oldest of the connection with the "
+                               "most are given up (said once)");
     if (c)
         nng_ctx_recv(c->ctx, s->receive);
-    if (cut) {
-        log_write(LOG_WARNING, "too many requests wait: the connection with the most is cut");
-        nng_pipe_close((nng_pipe){cut});
-    }
 }
 
 /* --- pipes that end ----------------------------------------------------------------------------
@@ -268,7 +295,9 @@ static void take_message(server *s, context *c, nng_msg *message) {
     c->state = CONTEXT_HELD;
     c->place = (uint32_t)(place - s->pipes);
     place->n_contexts++;
-    core_ticket ticket = {c->pipe, (uint32_t)(c - s->contexts)};
+    c->since = ++s->clock;
+    c->use = (c->use + 1) % (UINT32_MAX / s->max_contexts);
+    core_ticket ticket = {c->pipe, c->use * s->max_contexts + (uint32_t)(c - s->contexts)};
     s->paused = !inbox_put_message(s->options.inbox, ticket, nng_msg_body(message),
                                    nng_msg_len(message), message);
 }
@@ -310,10 +339,10 @@ void server_free_message(void *owner) {
 /* The context that waits for this reply, which then is SENDING; NULL: its pipe has gone, or must go
  * now, since it does not read its replies. */
 static context *context_of(server *s, core_ticket ticket, int *ret_cut) {
-    context *c = &s->contexts[ticket.request];
-    KVT_ASSERT(ticket.request < s->max_contexts);
+    context *c = &s->contexts[ticket.request % s->max_contexts];
     pthread_mutex_lock(&s->lock);
-    if (c->state != CONTEXT_HELD || c->pipe != ticket.pipe) {
+    if (c->state != CONTEXT_HELD || c->pipe != ticket.pipe ||
+        c->use != ticket.request / s->max_contexts) {
         c = NULL;
     } else if (s->pipes[c->place].n_sending == MAX_SENDING) {
         *ret_cut = !s->pipes[c->place].is_cut;

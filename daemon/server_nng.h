@@ -8,9 +8,9 @@
  * Contexts, because answers come in any order: a caller who waits for pages holds one until
  * another's seal comes in. Any fixed number of them could be held by such callers, so that the seal
  * would never be received; so they are opened as they are needed, up to a number that more waiting
- * callers, jobs and messages than the daemon allows cannot reach. Who reaches it all the same (by
- * not reading answers) is cut. A raw socket would need none of this, but takes two more hops
- * between nng's threads for each answer.
+ * callers, jobs and messages than the daemon allows cannot reach. Should it be reached all the
+ * same, the oldest request of whoever has the most is given up. A raw socket would need none of
+ * this, but takes two more hops between nng's threads for each answer.
  *
  * Order: one receive is under way at a time, and what its callback gets goes to the inbox before
  * the next one is asked for. So messages enter the inbox in the order in which nng handed them out,
