@@ -25,6 +25,8 @@ static void put_seal(kvt_writer *w, const kvt_session *s, const void *context) {
 
 /* Gives back the first n slots. unsafe: the daemon may be reading them still. */
 static void give_slots(kvt_lease *lease, uint32_t n, int unsafe) {
+    if (n == 0)
+        return;
     for (uint32_t i = 0; i < n; i++)
         kvt_staging_give(lease->client, lease->encoded[i].staging, lease->encoded[i].slot, unsafe);
     lease->n_encoded -= n;
