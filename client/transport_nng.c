@@ -1,14 +1,25 @@
 /*
- * transport_nng.c - the transport over nng's REQ pattern (written for and tried with nng 1.5.2).
+ * transport_nng.c - the transport over nng's REQ pattern. Written for nng 1.5.2, the version that
+ * Debian has; what it does there was tried, and read where trying did not explain it:
  *
- * What REQ does there, and what is made of it:
- * - The dialer connects again by itself. Resending is off: when a pipe breaks, a request that was
- *   sent ends with NNG_ECONNRESET, and one that waits for a pipe stays in the queue of the socket,
- *   which is first in, first out across contexts.
- * - With no pipe a send blocks until its time-out, also when there is nobody at the socket. Asking
- *   the kernel first (somebody_listens) turns that into an answer at once.
- * - nng_dial without NNG_FLAG_NONBLOCK takes 10 s against a stopped daemon: so it is not used.
+ * - Resending is off. When a pipe breaks, a request that was sent ends with NNG_ECONNRESET. One
+ * that waits for a pipe stays in the queue of the socket, which is first in, first out. The dialer
+ *   connects again by itself.
+ * - With no pipe a send blocks until its time-out, also when there is nobody at the socket. So the
+ *   kernel is asked first (nobody_listens), which gives an answer at once; and when the pipe goes,
+ *   what is still in the queue is taken back and asked about again.
+ * - nng_dial without NNG_FLAG_NONBLOCK takes 10 s against a stopped daemon: it is not used.
  * - A receive that is cancelled or timed out forgets the request; a late reply is dropped.
+ * - A pipe that is closed between the head and the body of a message that comes in (by a send that
+ *   fails, when many threads are in calls and the daemon dies) is never done closing: the one
+ * thread of nng that clears pipes away waits for it for ever, no dialer of the process connects
+ * again, and nng_close does not return. Four busy threads met it about once in 100 broken
+ * connections.
+ *
+ * Because of the last one there may be several UPLINKS, each an nng socket with its dialer. The
+ * newest is used. If its connection is lost and it makes no other though somebody listens, it is
+ * abandoned and a new one made, which needs nothing of the old. nng_close runs in a thread of its
+ * own, which may hang there if it must.
  */
 #include "client/transport.h"
 #include "client/assert.h"
@@ -19,6 +30,7 @@
 #include <nng/nng.h>
 #include <nng/protocol/reqrep0/req.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -30,30 +42,54 @@ enum {
     RECONNECT_MIN_MS = 10,
     RECONNECT_MAX_MS = 200,
     LOOK_AGAIN_MS = 50, /* while waiting for a connection: is there still somebody? */
+    STUCK_MS = 1000,    /* a connection that is not made again for so long: abandon the uplink */
+    CLOSE_MS = 1000,    /* kvt_transport_close does not wait longer for nng */
     NUMBER_AT = 16,     /* in the header of a message */
 };
+
+typedef struct uplink uplink;
+
+typedef enum slot_state { SLOT_IDLE, SLOT_SENDING, SLOT_RECEIVING } slot_state;
 
 /* One call at a time uses it. */
 typedef struct slot {
     struct slot *next_free;
-    struct slot *next; /* of all */
+    struct slot *next; /* of all of the uplink */
+    uplink *link;
+    uint32_t n_pipes; /* that the uplink had had when the call began */
     nng_ctx ctx;
     nng_aio *aio;
-    int busy; /* an operation of aio may be under way */
+    slot_state state; /* what the aio may be doing */
 } slot;
+
+/* All of it under the transport's lock. */
+struct uplink {
+    uplink *next; /* of the transport's */
+    kvt_transport *transport;
+    nng_socket socket;
+    nng_pipe pipe; /* the newest */
+    slot *slots;
+    slot *free_slots;
+    uint32_t n_calls; /* that use it */
+    uint32_t n_pipes; /* that it has had */
+    uint64_t lost_ms; /* when it lost the last of them */
+    int connected;
+    int closing;
+};
 
 struct kvt_transport {
     struct sockaddr_un address;
-    nng_socket socket;
     pthread_mutex_t lock; /* of all below */
-    pthread_cond_t connected;
-    slot *slots;
-    slot *free_slots;
+    pthread_cond_t changed;
+    uint32_t refs;   /* the client's, and one of each uplink that is not closed yet */
+    uplink *links;   /* the newest first */
     uint64_t number; /* of the newest request */
-    uint32_t n_pipes;
-    nng_pipe pipe; /* the newest */
     int stopped;
 };
+
+/* Was an uplink abandoned in this process? Then nng's clearing of pipes may hang, and nobody is
+ * told any more when a connection breaks. */
+static atomic_int nng_hangs;
 
 /* --- messages: a kvt_message is an nng_msg under another name -----------------------------------
  */
@@ -93,14 +129,173 @@ uint64_t kvt_now_ms(void) {
 }
 
 /* At least 1: to nng, 0 means that the operation must not wait at all. */
-static nng_duration left_ms(uint64_t deadline_ms) {
+static nng_duration left_ms(uint64_t deadline_ms, uint32_t most_ms) {
     uint64_t now_ms = kvt_now_ms();
     uint64_t left = deadline_ms > now_ms ? deadline_ms - now_ms : 1;
-    return left < INT32_MAX ? (nng_duration)left : INT32_MAX;
+    return (nng_duration)(left < most_ms ? left : most_ms);
 }
 
-/* --- the connection -----------------------------------------------------------------------------
+/* With the lock held. */
+static void wait_until(kvt_transport *t, uint64_t until_ms) {
+    struct timespec until = {.tv_sec = (time_t)(until_ms / 1000),
+                             .tv_nsec = (long)(until_ms % 1000 * 1000000)};
+    pthread_cond_timedwait(&t->changed, &t->lock, &until);
+}
+
+/* --- the end of a link --------------------------------------------------------------------------
  */
+
+static void transport_unref(kvt_transport *t) {
+    pthread_mutex_lock(&t->lock);
+    uint32_t refs = --t->refs;
+    pthread_cond_broadcast(&t->changed);
+    pthread_mutex_unlock(&t->lock);
+    if (refs > 0)
+        return;
+    pthread_cond_destroy(&t->changed);
+    pthread_mutex_destroy(&t->lock);
+    free(t);
+}
+
+static void *link_close(void *argument) {
+    uplink *l = argument;
+    kvt_transport *t = l->transport;
+    while (l->slots) {
+        slot *s = l->slots;
+        l->slots = s->next;
+        KVT_ASSERT(s->state == SLOT_IDLE);
+        nng_ctx_close(s->ctx);
+        nng_aio_free(s->aio);
+        free(s);
+    }
+    nng_close(l->socket);
+    free(l);
+    transport_unref(t);
+    return NULL;
+}
+
+/* Nobody uses it any more. With the lock held. */
+static void link_bury(uplink *l) {
+    pthread_attr_t detached;
+    pthread_t thread;
+    pthread_attr_init(&detached);
+    pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
+    int error = pthread_create(&thread, &detached, link_close, l);
+    pthread_attr_destroy(&detached);
+    if (error) {
+        /* No thread to be had: then here, at the risk of the hang that the thread is for. */
+        kvt_transport *t = l->transport;
+        pthread_mutex_unlock(&t->lock);
+        link_close(l);
+        pthread_mutex_lock(&t->lock);
+    }
+}
+
+/* A call lets go of it. With the lock held. */
+static void link_leave(uplink *l) {
+    if (--l->n_calls == 0 && l->closing)
+        link_bury(l);
+}
+
+/* Ends operations that are under way: all, or only those that wait for a connection. Operations are
+ * begun under the lock, after a look at what led to this, so none is missed. With the lock held. */
+static void link_cancel(uplink *l, int all) {
+    for (slot *s = l->slots; s; s = s->next)
+        if (s->state == SLOT_SENDING || (all && s->state == SLOT_RECEIVING))
+            nng_aio_cancel(s->aio);
+}
+
+/* It is to be closed as soon as nobody uses it. With the lock held. */
+static void link_retire(uplink *l) {
+    uplink **at = &l->transport->links;
+    while (*at != l)
+        at = &(*at)->next;
+    *at = l->next;
+    l->closing = 1;
+    l->connected = 0;
+    link_cancel(l, 1);
+    if (l->n_calls == 0)
+        link_bury(l);
+}
+
+/* Its connection is gone. With the lock held. */
+static void link_lost(uplink *l) {
+    if (!l->connected)
+        return;
+    l->connected = 0;
+    l->lost_ms = kvt_now_ms();
+    link_cancel(l, 0);
+}
+
+/* --- its beginning ------------------------------------------------------------------------------
+ */
+
+static void on_pipe(nng_pipe pipe, nng_pipe_ev event, void *argument) {
+    uplink *l = argument;
+    kvt_transport *t = l->transport;
+    pthread_mutex_lock(&t->lock);
+    if (l->closing) {
+        /* nothing of it counts any more */
+    } else if (event == NNG_PIPE_EV_REM_POST) {
+        link_lost(l);
+    } else if (l == t->links) {
+        l->pipe = pipe;
+        l->n_pipes++;
+        l->connected = 1;
+        pthread_cond_broadcast(&t->changed);
+    } else {
+        link_retire(l); /* an abandoned one recovers: too late, but it can be closed now */
+    }
+    pthread_mutex_unlock(&t->lock);
+}
+
+static int link_dial(uplink *l) {
+    char url[sizeof l->transport->address.sun_path + 8] = "ipc://";
+    strcat(url, l->transport->address.sun_path);
+    nng_dialer dialer;
+    int error = nng_socket_set_ms(l->socket, NNG_OPT_REQ_RESENDTIME, NNG_DURATION_INFINITE);
+    if (!error)
+        error = nng_socket_set_size(l->socket, NNG_OPT_RECVMAXSZ, KVT_WIRE_MAX_BYTES);
+    if (!error)
+        error = nng_pipe_notify(l->socket, NNG_PIPE_EV_ADD_POST, on_pipe, l);
+    if (!error)
+        error = nng_pipe_notify(l->socket, NNG_PIPE_EV_REM_POST, on_pipe, l);
+    if (!error)
+        error = nng_dialer_create(&dialer, l->socket, url);
+    if (!error)
+        error = nng_dialer_set_ms(dialer, NNG_OPT_RECONNMINT, RECONNECT_MIN_MS);
+    if (!error)
+        error = nng_dialer_set_ms(dialer, NNG_OPT_RECONNMAXT, RECONNECT_MAX_MS);
+    if (!error)
+        error = nng_dialer_start(dialer, NNG_FLAG_NONBLOCK);
+    return error;
+}
+
+/* With the lock held; given up meanwhile, since nng calls on_pipe from within. */
+static kvt_status link_new(kvt_transport *t) {
+    uplink *l = kvt_memory_get(sizeof *l);
+    if (!l)
+        return kvt_error_plain(KVT_ENOMEM);
+    int error = nng_req0_open(&l->socket);
+    if (error) {
+        free(l);
+        return kvt_error(KVT_ENOMEM, "nng cannot open a socket: %s", nng_strerror(error));
+    }
+    l->transport = t;
+    l->n_calls = 1; /* this one, until it is dialling */
+    l->next = t->links;
+    t->links = l;
+    t->refs++;
+    pthread_mutex_unlock(&t->lock);
+    error = link_dial(l);
+    pthread_mutex_lock(&t->lock);
+    if (error && !l->closing)
+        link_retire(l);
+    link_leave(l);
+    return error ? kvt_error(error == NNG_ENOMEM ? KVT_ENOMEM : KVT_ECONN, "cannot dial %s: %s",
+                             t->address.sun_path, nng_strerror(error))
+                 : KVT_OK;
+}
 
 /*
  * Is a socket bound at the path? Connecting to a stream socket with a datagram socket fails in
@@ -120,84 +315,42 @@ static int nobody_listens(const kvt_transport *t) {
                                                                                            : 0;
 }
 
-static void on_pipe(nng_pipe pipe, nng_pipe_ev event, void *argument) {
-    kvt_transport *t = argument;
-    pthread_mutex_lock(&t->lock);
-    if (event == NNG_PIPE_EV_ADD_POST) {
-        t->n_pipes++;
-        t->pipe = pipe;
-        pthread_cond_broadcast(&t->connected);
-    } else {
-        t->n_pipes--;
-    }
-    pthread_mutex_unlock(&t->lock);
-}
-
 static kvt_status no_connection(const kvt_transport *t, int error) {
     return kvt_error(error == EACCES ? KVT_EDENIED : KVT_ECONN,
                      "no daemon at %s: %s. Is kvtrunkd running, and is this its socket?",
                      t->address.sun_path, strerror(error));
 }
 
-/* Waits, with the lock held, until there is a connection. */
+/* Has it lost its connection and not made another, for so long that it never will? */
+static int is_stuck(const uplink *l) {
+    return l->n_pipes > 0 && !l->connected && kvt_now_ms() - l->lost_ms >= STUCK_MS;
+}
+
+/* Waits, with the lock held, until there is a connection; makes an uplink if there is none. */
 static kvt_status wait_connected(kvt_transport *t, uint64_t deadline_ms) {
-    while (!t->stopped && t->n_pipes == 0) {
+    kvt_status status = KVT_OK;
+    while (status == KVT_OK && !t->stopped && !(t->links && t->links->connected)) {
+        uint64_t now_ms = kvt_now_ms();
         int error = nobody_listens(t);
         if (error)
             return no_connection(t, error);
-        uint64_t now_ms = kvt_now_ms();
         if (now_ms >= deadline_ms)
             return kvt_error(KVT_ECONN, "the daemon at %s does not take connections in time",
                              t->address.sun_path);
-        uint64_t until_ms =
-            deadline_ms - now_ms < LOOK_AGAIN_MS ? deadline_ms : now_ms + LOOK_AGAIN_MS;
-        struct timespec until = {.tv_sec = (time_t)(until_ms / 1000),
-                                 .tv_nsec = (long)(until_ms % 1000 * 1000000)};
-        pthread_cond_timedwait(&t->connected, &t->lock, &until);
+        int stuck = t->links && is_stuck(t->links);
+        if (stuck)
+            atomic_store(&nng_hangs, 1);
+        if (!t->links || stuck)
+            status = link_new(t);
+        else
+            wait_until(t,
+                       deadline_ms - now_ms < LOOK_AGAIN_MS ? deadline_ms : now_ms + LOOK_AGAIN_MS);
     }
-    return t->stopped ? kvt_error_plain(KVT_ECLOSED) : KVT_OK;
-}
-
-int kvt_transport_connected(kvt_transport *t) {
-    pthread_mutex_lock(&t->lock);
-    int connected = t->n_pipes > 0;
-    pthread_mutex_unlock(&t->lock);
-    return connected;
-}
-
-void kvt_transport_reset(kvt_transport *t) {
-    pthread_mutex_lock(&t->lock);
-    nng_pipe pipe = t->pipe;
-    int there = t->n_pipes > 0;
-    pthread_mutex_unlock(&t->lock);
-    if (there)
-        nng_pipe_close(pipe);
+    return t->stopped ? kvt_error_plain(KVT_ECLOSED) : status;
 }
 
 /* --- opening and closing ------------------------------------------------------------------------
  */
-
-static int dial(kvt_transport *t) {
-    char url[sizeof t->address.sun_path + 8] = "ipc://";
-    strcat(url, t->address.sun_path);
-    nng_dialer dialer;
-    int error = nng_socket_set_ms(t->socket, NNG_OPT_REQ_RESENDTIME, NNG_DURATION_INFINITE);
-    if (!error)
-        error = nng_socket_set_size(t->socket, NNG_OPT_RECVMAXSZ, KVT_WIRE_MAX_BYTES);
-    if (!error)
-        error = nng_pipe_notify(t->socket, NNG_PIPE_EV_ADD_POST, on_pipe, t);
-    if (!error)
-        error = nng_pipe_notify(t->socket, NNG_PIPE_EV_REM_POST, on_pipe, t);
-    if (!error)
-        error = nng_dialer_create(&dialer, t->socket, url);
-    if (!error)
-        error = nng_dialer_set_ms(dialer, NNG_OPT_RECONNMINT, RECONNECT_MIN_MS);
-    if (!error)
-        error = nng_dialer_set_ms(dialer, NNG_OPT_RECONNMAXT, RECONNECT_MAX_MS);
-    if (!error)
-        error = nng_dialer_start(dialer, NNG_FLAG_NONBLOCK);
-    return error;
-}
 
 kvt_status kvt_transport_open(const char *path, kvt_transport **ret_transport) {
     size_t n = strlen(path);
@@ -210,23 +363,13 @@ kvt_status kvt_transport_open(const char *path, kvt_transport **ret_transport) {
     if (!t)
         return kvt_error_plain(KVT_ENOMEM);
     t->address = address;
-    int error = nng_req0_open(&t->socket);
-    if (error) {
-        free(t);
-        return kvt_error(KVT_ENOMEM, "nng cannot open a socket: %s", nng_strerror(error));
-    }
+    t->refs = 1;
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&t->connected, &monotonic);
+    pthread_cond_init(&t->changed, &monotonic);
     pthread_condattr_destroy(&monotonic);
     pthread_mutex_init(&t->lock, NULL);
-    error = dial(t);
-    if (error) {
-        kvt_transport_close(t);
-        return kvt_error(error == NNG_ENOMEM ? KVT_ENOMEM : KVT_EINVAL, "cannot dial %s: %s", path,
-                         nng_strerror(error));
-    }
     *ret_transport = t;
     return KVT_OK;
 }
@@ -234,86 +377,101 @@ kvt_status kvt_transport_open(const char *path, kvt_transport **ret_transport) {
 void kvt_transport_close(kvt_transport *t) {
     if (!t)
         return;
-    while (t->slots) {
-        slot *s = t->slots;
-        t->slots = s->next;
-        KVT_ASSERT(!s->busy);
-        nng_ctx_close(s->ctx);
-        nng_aio_free(s->aio);
-        free(s);
-    }
-    nng_close(t->socket);
-    pthread_cond_destroy(&t->connected);
-    pthread_mutex_destroy(&t->lock);
-    free(t);
+    uint64_t until_ms = kvt_now_ms() + CLOSE_MS;
+    pthread_mutex_lock(&t->lock);
+    t->stopped = 1;
+    while (t->links)
+        link_retire(t->links);
+    while (t->refs > 1 && kvt_now_ms() < until_ms)
+        wait_until(t, until_ms);
+    pthread_mutex_unlock(&t->lock);
+    transport_unref(t);
 }
 
 void kvt_transport_stop(kvt_transport *t, int stop) {
     pthread_mutex_lock(&t->lock);
     t->stopped = stop;
-    /* Operations are begun under the lock and after a look at `stopped`, so none is missed. */
-    for (slot *s = stop ? t->slots : NULL; s; s = s->next)
-        if (s->busy)
-            nng_aio_cancel(s->aio);
-    pthread_cond_broadcast(&t->connected);
+    for (uplink *l = stop ? t->links : NULL; l; l = l->next)
+        link_cancel(l, 1);
+    pthread_cond_broadcast(&t->changed);
     pthread_mutex_unlock(&t->lock);
+}
+
+int kvt_transport_connected(kvt_transport *t) {
+    pthread_mutex_lock(&t->lock);
+    int connected = t->links && t->links->connected;
+    pthread_mutex_unlock(&t->lock);
+    return connected;
+}
+
+void kvt_transport_reset(kvt_transport *t) {
+    nng_pipe pipe = NNG_PIPE_INITIALIZER;
+    pthread_mutex_lock(&t->lock);
+    /* Not on the way out: a connection that is made and closed at once is what a listener of nng
+     * 1.5.2 stumbles over. */
+    int there = t->links && t->links->connected && !t->stopped;
+    if (there) {
+        pipe = t->links->pipe;
+        link_lost(t->links);
+    }
+    pthread_mutex_unlock(&t->lock);
+    if (there)
+        nng_pipe_close(pipe);
 }
 
 /* --- calls --------------------------------------------------------------------------------------
  */
 
 /* A slot of its own for this call, with the lock held. */
-static slot *slot_take(kvt_transport *t) {
-    slot *s = t->free_slots;
+static slot *slot_take(uplink *l) {
+    slot *s = l->free_slots;
     if (s) {
-        t->free_slots = s->next_free;
-        return s;
+        l->free_slots = s->next_free;
+    } else {
+        s = kvt_memory_get(sizeof *s);
+        if (!s)
+            return NULL;
+        if (nng_ctx_open(&s->ctx, l->socket) != 0) {
+            free(s);
+            return NULL;
+        }
+        if (nng_aio_alloc(&s->aio, NULL, NULL) != 0) {
+            nng_ctx_close(s->ctx);
+            free(s);
+            return NULL;
+        }
+        s->link = l;
+        s->next = l->slots;
+        l->slots = s;
     }
-    s = kvt_memory_get(sizeof *s);
-    if (!s)
-        return NULL;
-    if (nng_ctx_open(&s->ctx, t->socket) != 0) {
-        free(s);
-        return NULL;
-    }
-    if (nng_aio_alloc(&s->aio, NULL, NULL) != 0) {
-        nng_ctx_close(s->ctx);
-        free(s);
-        return NULL;
-    }
-    s->next = t->slots;
-    t->slots = s;
+    l->n_calls++;
+    s->n_pipes = l->n_pipes;
     return s;
 }
 
-static void slot_give(kvt_transport *t, slot *s) {
+/* lost: what was learned says that the connection which the call began with is gone. */
+static void slot_give(kvt_transport *t, slot *s, int lost) {
+    uplink *l = s->link;
     pthread_mutex_lock(&t->lock);
-    s->busy = 0;
-    s->next_free = t->free_slots;
-    t->free_slots = s;
+    s->state = SLOT_IDLE;
+    s->next_free = l->free_slots;
+    l->free_slots = s;
+    if (lost && !l->closing && l->n_pipes == s->n_pipes)
+        link_lost(l);
+    link_leave(l);
     pthread_mutex_unlock(&t->lock);
 }
 
-static kvt_status failed(const kvt_transport *t, int error) {
-    switch (error) {
-    case NNG_ETIMEDOUT:
-        return kvt_error(KVT_ETIMEDOUT, "the daemon at %s did not answer in time",
-                         t->address.sun_path);
-    case NNG_ECANCELED: /* nobody but kvt_transport_stop cancels */
-    case NNG_ECLOSED:
-        return kvt_error_plain(KVT_ECLOSED);
-    case NNG_ENOMEM:
-        return kvt_error_plain(KVT_ENOMEM);
-    default:
-        return kvt_error(KVT_ECONN, "the connection to the daemon at %s broke: %s",
-                         t->address.sun_path, nng_strerror(error));
-    }
-}
-
-/* Waits for what was begun. The error stays in the aio. */
+/* Waits for what was begun. */
 static int finish(slot *s) {
     nng_aio_wait(s->aio);
     return nng_aio_result(s->aio);
+}
+
+/* How long a send may wait for a pipe to take it: as long as the call, since a daemon that is busy
+ * takes it when it goes on. Unless nobody would tell that the pipe is gone. */
+static nng_duration send_ms(uint64_t deadline_ms) {
+    return left_ms(deadline_ms, atomic_load(&nng_hangs) ? STUCK_MS : INT32_MAX);
 }
 
 /* Hands the message to nng, in the order of the numbers: the queue behind nng_ctx_send is first in,
@@ -322,15 +480,15 @@ static kvt_status begin_send(kvt_transport *t, nng_msg *msg, uint64_t deadline_m
                              uint64_t *ret_number) {
     pthread_mutex_lock(&t->lock);
     kvt_status status = wait_connected(t, deadline_ms);
-    slot *s = status == KVT_OK ? slot_take(t) : NULL;
+    slot *s = status == KVT_OK ? slot_take(t->links) : NULL;
     if (status == KVT_OK && !s)
         status = kvt_error_plain(KVT_ENOMEM);
     if (s) {
         *ret_number = ++t->number;
         memcpy((uint8_t *)nng_msg_body(msg) + NUMBER_AT, ret_number, sizeof *ret_number);
         nng_aio_set_msg(s->aio, msg);
-        nng_aio_set_timeout(s->aio, left_ms(deadline_ms));
-        s->busy = 1;
+        nng_aio_set_timeout(s->aio, send_ms(deadline_ms));
+        s->state = SLOT_SENDING;
         nng_ctx_send(s->ctx, s->aio);
         *ret_slot = s;
     }
@@ -338,15 +496,59 @@ static kvt_status begin_send(kvt_transport *t, nng_msg *msg, uint64_t deadline_m
     return status;
 }
 
+static kvt_status timed_out(const kvt_transport *t) {
+    return kvt_error(KVT_ETIMEDOUT, "the daemon at %s did not answer in time", t->address.sun_path);
+}
+
+/* Until the request is on its way, or cannot be. The message is consumed. */
+static kvt_status send_request(kvt_transport *t, nng_msg *msg, uint64_t deadline_ms,
+                               slot **ret_slot, uint64_t *ret_number) {
+    for (;;) {
+        slot *s = NULL;
+        kvt_status status = begin_send(t, msg, deadline_ms, &s, ret_number);
+        if (status != KVT_OK) {
+            nng_msg_free(msg);
+            return status;
+        }
+        int error = finish(s);
+        if (!error) {
+            *ret_slot = s;
+            return KVT_OK;
+        }
+        /* It never left the queue: the message is ours again, and may go by another pipe. */
+        int late = kvt_now_ms() >= deadline_ms;
+        msg = nng_aio_get_msg(s->aio);
+        slot_give(t, s, error != NNG_ECANCELED && !(error == NNG_ETIMEDOUT && late));
+        if (late || error == NNG_ENOMEM) {
+            nng_msg_free(msg);
+            return late ? timed_out(t) : kvt_error_plain(KVT_ENOMEM);
+        }
+    }
+}
+
 static int begin_receive(kvt_transport *t, slot *s, uint64_t deadline_ms) {
     pthread_mutex_lock(&t->lock);
-    int stopped = t->stopped;
-    if (!stopped) {
-        nng_aio_set_timeout(s->aio, left_ms(deadline_ms));
+    int there = !t->stopped && !s->link->closing;
+    if (there) {
+        s->state = SLOT_RECEIVING;
+        nng_aio_set_timeout(s->aio, left_ms(deadline_ms, INT32_MAX));
         nng_ctx_recv(s->ctx, s->aio);
     }
     pthread_mutex_unlock(&t->lock);
-    return !stopped;
+    return there;
+}
+
+/* What ended the wait for a reply. */
+static kvt_status not_received(kvt_transport *t, int error) {
+    pthread_mutex_lock(&t->lock);
+    int stopped = t->stopped;
+    pthread_mutex_unlock(&t->lock);
+    if (stopped)
+        return kvt_error_plain(KVT_ECLOSED);
+    if (error == NNG_ETIMEDOUT)
+        return timed_out(t);
+    return kvt_error(KVT_ECONN, "the connection to the daemon at %s broke during the call",
+                     t->address.sun_path);
 }
 
 kvt_status kvt_transport_call(kvt_transport *t, kvt_message *request, uint64_t deadline_ms,
@@ -355,22 +557,13 @@ kvt_status kvt_transport_call(kvt_transport *t, kvt_message *request, uint64_t d
     uint64_t number = 0;
     *ret_number = 0;
     *ret_reply = NULL;
-    kvt_status status = begin_send(t, msg_of(request), deadline_ms, &s, &number);
-    if (status != KVT_OK) {
-        kvt_message_free(request);
+    kvt_status status = send_request(t, msg_of(request), deadline_ms, &s, &number);
+    if (status != KVT_OK)
         return status;
-    }
-    int error = finish(s);
-    if (error) {
-        /* It never left the queue: the message is ours again. */
-        nng_msg_free(nng_aio_get_msg(s->aio));
-        slot_give(t, s);
-        return failed(t, error);
-    }
     *ret_number = number;
-    error = begin_receive(t, s, deadline_ms) ? finish(s) : NNG_ECLOSED;
+    int error = begin_receive(t, s, deadline_ms) ? finish(s) : NNG_ECANCELED;
     if (!error)
         *ret_reply = (kvt_message *)(void *)nng_aio_get_msg(s->aio);
-    slot_give(t, s);
-    return error ? failed(t, error) : KVT_OK;
+    slot_give(t, s, error && error != NNG_ETIMEDOUT && error != NNG_ECANCELED);
+    return error ? not_received(t, error) : KVT_OK;
 }
