@@ -623,6 +623,8 @@ static void *serve_all(void *argument) {
         unlock(f);
         CHECK(poll(polls, n, -1) >= 0);
         lock(f);
+        if (f->deaf) /* since poll began */
+            polls[1].revents = 0;
         go = serve_ready(f, polls, places, n);
         unlock(f);
     }
