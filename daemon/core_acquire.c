@@ -31,7 +31,7 @@ static int start_at_root(core *c, request *rq, const kvt_acquire_req *req, start
 static int start_at_lease(core *c, request *rq, const kvt_acquire_req *req, lease *base,
                           start *ret) {
     uint32_t stored = lease_stored_tokens(c, base);
-    uint32_t page_tokens = c->realms[base->realm].shape.page_tokens;
+    uint32_t page_tokens = c->realms[base->realm].shapes[0].page_tokens;
     if (req->keep_tokens > stored) {
         refuse(c, rq, KVT_EINVAL, "keep_tokens %u is over the %u that the lease holds or claims",
                req->keep_tokens, stored);

@@ -31,6 +31,13 @@ static void fail(audit *a, const char *format, ...) {
     va_end(args);
 }
 
+static uint32_t slot_of(const core *c, radix_node node, page_handle page) {
+    uint32_t n_slots = radix_slots(c->tree, node), slot = 0;
+    while (slot < n_slots && node_page(c, node, slot) != page)
+        slot++;
+    return slot;
+}
+
 /* Each page knows its node and the node knows the page; loose pages belong to jobs. */
 static void audit_page(void *context, page_handle page, const page_entry *entry) {
     audit *a = context;
@@ -45,20 +52,22 @@ static void audit_page(void *context, page_handle page, const page_entry *entry)
         a->n_loose++;
         return;
     }
-    a->n_nodes++;
     int sealed = entry->state == PAGE_SEALED;
-    a->n_held += (uint32_t)sealed;
-    if (radix_handle(c->tree, entry->node, 0) != page)
+    uint32_t slot = slot_of(c, entry->node, page);
+    if (slot == radix_slots(c->tree, entry->node))
         fail(a, "page %llx and node %u disagree", (unsigned long long)page, entry->node);
-    if (sealed != radix_is_held(c->tree, entry->node))
-        fail(a, "node %u is held = %d, its page is %s", entry->node,
+    /* The first slot stands for the node. */
+    a->n_nodes += slot == 0;
+    a->n_held += slot == 0 && radix_is_held(c->tree, entry->node);
+    if (slot == 0 && node_is_sealed(c, entry->node) != radix_is_held(c->tree, entry->node))
+        fail(a, "node %u is held = %d, its first page is %s", entry->node,
              radix_is_held(c->tree, entry->node), page_state_name(entry->state));
     if (sealed && entry->frame == PAGE_NO_FRAME)
         fail(a, "page %llx is sealed without a frame", (unsigned long long)page);
     if (!sealed && entry->frame != PAGE_NO_FRAME)
         fail(a, "page %llx is %s with a frame", (unsigned long long)page,
              page_state_name(entry->state));
-    if (sealed && !is_held(c, radix_parent(c->tree, entry->node)))
+    if (radix_is_held(c->tree, entry->node) && !is_held(c, radix_parent(c->tree, entry->node)))
         fail(a, "node %u is held below one that is not", entry->node);
     if (!sealed && !a->claimed[entry->node])
         fail(a, "node %u is filling without a lease that claims it", entry->node);

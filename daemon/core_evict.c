@@ -13,20 +13,20 @@ void page_drop(core *c, page_handle page) {
 }
 
 void node_discard(core *c, radix_node node) {
-    page_handle page = radix_handle(c->tree, node, 0);
     c->n_held -= (uint32_t)radix_is_held(c->tree, node);
+    node_drop_pages(c, node);
     kvt_status status = radix_remove(c->tree, node);
     KVT_ASSERT(status == KVT_OK);
-    /* A job that still copies it finds out by this that the page is wanted no more. */
-    page_set_node(c->pages, page, RADIX_NONE);
-    page_drop(c, page);
 }
 
 static void evict(core *c, radix_node node) {
-    const page_entry *entry = page_get(c->pages, radix_handle(c->tree, node, 0));
-    KVT_ASSERT(entry && entry->frame != PAGE_NO_FRAME);
-    c->counts.pages_evicted++;
-    c->counts.bytes_evicted += frames_size(c->frames, entry->frame);
+    uint32_t n_slots = radix_slots(c->tree, node);
+    for (uint32_t slot = 0; slot < n_slots; slot++) {
+        const page_entry *entry = node_entry(c, node, slot);
+        KVT_ASSERT(entry && entry->frame != PAGE_NO_FRAME);
+        c->counts.pages_evicted++;
+        c->counts.bytes_evicted += frames_size(c->frames, entry->frame);
+    }
     node_discard(c, node);
 }
 
@@ -107,13 +107,10 @@ kvt_status node_alloc(core *c, radix_node parent, const uint32_t *tokens, uint32
         kvt_status status = radix_insert(c->tree, parent, tokens, n_tokens, c->clock, ret_node);
         if (status == KVT_EEXIST)
             return status;
-        page_handle page;
         if (status == KVT_OK) {
-            status = page_claim(c->pages, *ret_node, &page);
-            if (status == KVT_OK) {
-                radix_set_handle(c->tree, *ret_node, 0, page);
+            status = node_claim_pages(c, *ret_node);
+            if (status == KVT_OK)
                 return KVT_OK;
-            }
             radix_remove(c->tree, *ret_node);
         }
         if (status != KVT_EFULL || !evict_coldest(c))

@@ -104,12 +104,6 @@ uint32_t lease_held_tokens(const core *c, const lease *l) {
 /* --- who computes what -------------------------------------------------------------------------
  */
 
-static uint32_t filler_of(const core *c, radix_node node) {
-    const page_entry *entry = page_get(c->pages, radix_handle(c->tree, node, 0));
-    KVT_ASSERT(entry);
-    return entry->sealer;
-}
-
 static uint32_t filler_name(const core *c, const lease *l) {
     return (uint32_t)(l - c->leases + 1);
 }
@@ -119,7 +113,7 @@ uint32_t lease_computing_end(core *c, const lease *l) {
      * up, the last such run that is met. */
     uint32_t end = 0, me = filler_name(c, l);
     for (radix_node node = l->tail; !is_held(c, node); node = radix_parent(c->tree, node)) {
-        uint32_t filler = filler_of(c, node);
+        uint32_t filler = node_filler(c, node);
         if (filler == NONE || filler == me)
             end = 0;
         else if (end == 0)
@@ -133,8 +127,8 @@ int lease_take_over(core *c, lease *l) {
     if (!l->claim)
         return 0;
     for (radix_node node = l->tail; !is_held(c, node); node = radix_parent(c->tree, node))
-        if (filler_of(c, node) == NONE) {
-            page_set_filler(c->pages, radix_handle(c->tree, node, 0), filler_name(c, l));
+        if (node_filler(c, node) == NONE) {
+            node_set_filler(c, node, filler_name(c, l));
             taken++;
         }
     return taken;
@@ -175,8 +169,8 @@ void lease_drop_path(core *c, lease *l, radix_node tail, radix_node partial) {
         radix_node parent = radix_parent(c->tree, node);
         if (radix_is_leaf(c->tree, node) && radix_pins(c->tree, node) == 0) {
             node_discard(c, node);
-        } else if (filler_of(c, node) == me) {
-            page_set_filler(c->pages, radix_handle(c->tree, node, 0), NONE);
+        } else if (node_filler(c, node) == me) {
+            node_set_filler(c, node, NONE);
             c->wake = 1;
         }
         node = parent;
@@ -198,7 +192,7 @@ uint32_t lease_held_pages(const core *c, const lease *l) {
 }
 
 static void put_page(core *c, kvt_writer *w, radix_node node) {
-    const page_entry *entry = page_get(c->pages, radix_handle(c->tree, node, 0));
+    const page_entry *entry = node_entry(c, node, 0);
     KVT_ASSERT(entry && entry->frame != PAGE_NO_FRAME);
     kvt_wire_page page = {.offset = frames_offset(c->frames, entry->frame),
                           .generation = frames_generation(c->frames, entry->frame),
@@ -228,7 +222,7 @@ void reply_lease(core *c, core_ticket ticket, uint16_t op, uint64_t number, leas
                  uint32_t first_page) {
     uint32_t held = lease_held_tokens(c, l), end = lease_computing_end(c, l);
     uint32_t n_pages = lease_held_pages(c, l);
-    uint32_t page_tokens = c->realms[l->realm].shape.page_tokens;
+    uint32_t page_tokens = c->realms[l->realm].shapes[0].page_tokens;
     if (held > l->n_tokens)
         held = l->n_tokens;
     if (l->leave_one && l->n_tokens && held >= l->n_tokens) {
@@ -278,7 +272,7 @@ void serve_fork(core *c, request *rq) {
         return;
     }
     /* What of the first n tokens is held: whole pages, then the leading rows of the page there. */
-    uint32_t page_tokens = c->realms[from->realm].shape.page_tokens;
+    uint32_t page_tokens = c->realms[from->realm].shapes[0].page_tokens;
     uint32_t n = req.n_tokens, n_held = lease_held_tokens(c, from);
     n_held = n < n_held ? n : n_held;
     radix_node held = lease_held(c, from);

@@ -58,12 +58,11 @@ int core_each_run(const core *c,
         const realm *r = &c->realms[i];
         if (!r->number)
             continue;
-        run_visit v = {.c = c,
-                       .info = {.realm = r->number,
-                                .desc = &r->desc,
-                                .page_bytes = kvt_page_bytes(&r->shape, r->shape.page_tokens)},
-                       .visit = visit,
-                       .context = context};
+        run_visit v = {
+            .c = c,
+            .info = {.realm = r->number, .desc = &r->desc, .page_bytes = realm_page_bytes(r)},
+            .visit = visit,
+            .context = context};
         int stop = visit(context, &v.info, NULL, NULL, 0);
         if (!stop)
             stop = radix_walk(c->tree, r->root, visit_run, &v);

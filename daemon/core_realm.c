@@ -14,6 +14,10 @@ realm *realm_get(core *c, uint32_t number) {
     return r->number == number ? r : NULL;
 }
 
+uint64_t realm_page_bytes(const realm *r) {
+    return kvt_page_bytes(&r->shapes[0], r->shapes[0].page_tokens);
+}
+
 static realm *realm_find(core *c, const kvt_realm_req *req) {
     for (uint32_t i = 0; i < c->config.max_realms; i++) {
         realm *r = &c->realms[i];
@@ -55,7 +59,7 @@ static kvt_status realm_check(core *c, const realm *r, char *why, size_t why_byt
                  g->n_ranks, g->n_groups);
         return KVT_ENOTSUP;
     }
-    uint64_t page_bytes = kvt_page_max_bytes(&r->shape);
+    uint64_t page_bytes = kvt_page_max_bytes(&r->shapes[0]);
     if (page_bytes > c->config.arena_bytes) {
         snprintf(why, why_bytes, "a page takes %llu bytes, the arena has %llu; enlarge the arena",
                  (unsigned long long)page_bytes, (unsigned long long)c->config.arena_bytes);
@@ -79,11 +83,11 @@ static kvt_status realm_new(core *c, const kvt_realm_req *req, char *why, size_t
         status = kvt_geometry_check(&r->desc.geometry, why, why_bytes);
     if (status == KVT_OK)
         status =
-            kvt_page_shape_init(&r->desc.geometry, 0, r->desc.codec, why, why_bytes, &r->shape);
+            kvt_page_shape_init(&r->desc.geometry, 0, r->desc.codec, why, why_bytes, &r->shapes[0]);
     if (status == KVT_OK)
         status = realm_check(c, r, why, why_bytes);
     if (status == KVT_OK)
-        status = radix_root_add(c->tree, r->desc.geometry.page_tokens, &r->root);
+        status = radix_root_add(c->tree, r->desc.geometry.page_tokens, 1, &r->root);
     if (status != KVT_OK)
         return status;
     memcpy(r->canonical, req->canonical, req->n_bytes);
@@ -112,8 +116,8 @@ void serve_realm(core *c, request *rq) {
         }
     }
     kvt_realm_rep rep = {.realm = r->number,
-                         .geometry_hash = r->shape.geometry_hash,
-                         .page_bytes = kvt_page_bytes(&r->shape, r->shape.page_tokens)};
+                         .geometry_hash = r->shapes[0].geometry_hash,
+                         .page_bytes = realm_page_bytes(r)};
     kvt_writer w;
     reply_start(c, &w);
     kvt_wire_put_realm_rep(&w, &rep);

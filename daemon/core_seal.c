@@ -15,7 +15,7 @@
 /* May this page of the message be taken? */
 static kvt_status seal_check(const core *c, const lease *l, const session *s,
                              const kvt_seal_page *page) {
-    const kvt_page_shape *shape = &c->realms[l->realm].shape;
+    const kvt_page_shape *shape = &c->realms[l->realm].shapes[0];
     if (page->page >= radix_depth(c->tree, l->tail))
         return KVT_EINVAL;
     if (page->bytes < KVT_PAGE_HEADER_BYTES || page->bytes > kvt_page_max_bytes(shape))
@@ -27,7 +27,7 @@ static kvt_status seal_check(const core *c, const lease *l, const session *s,
 
 /* Adds the page to the job, with a frame. */
 static kvt_status seal_take(core *c, core_job *job, radix_node node, const kvt_seal_page *page) {
-    page_handle handle = radix_handle(c->tree, node, 0);
+    page_handle handle = node_page(c, node, 0);
     uint32_t frame, rows;
     kvt_status status = frame_alloc(c, page->bytes, &frame);
     if (status != KVT_OK) {
@@ -130,7 +130,7 @@ void serve_seal(core *c, request *rq) {
     *job = (core_job){.kind = CORE_JOB_SEAL,
                       .lane = s->number,
                       .staging = s->staging,
-                      .shape = &c->realms[l->realm].shape,
+                      .shape = &c->realms[l->realm].shapes[0],
                       .copies = copies,
                       .ticket = rq->ticket,
                       .number = rq->header.number,
@@ -178,7 +178,7 @@ static kvt_status copy_settle(core *c, const session *s, core_copy *copy) {
     KVT_ASSERT(entry); /* the job's reference keeps it */
     if (entry->node == RADIX_NONE)
         return KVT_ESTALE;
-    if (radix_is_held(c->tree, copy->node)) {
+    if (entry_is_sealed(entry)) {
         c->counts.pages_duplicate++;
         return KVT_OK;
     }
@@ -187,11 +187,13 @@ static kvt_status copy_settle(core *c, const session *s, core_copy *copy) {
     page_set_frame(c->pages, copy->page, copy->frame);
     page_move(c->pages, copy->page, PAGE_SEALED);
     page_set_sealed(c->pages, copy->page, s->number, (uint16_t)copy->rows);
-    radix_set_held(c->tree, copy->node, 1);
-    c->n_held++;
     copy->frame = PAGE_NO_FRAME;
     c->counts.pages_sealed++;
-    replace_short(c, copy->node);
+    if (node_is_sealed(c, copy->node)) {
+        radix_set_held(c->tree, copy->node, 1);
+        c->n_held++;
+        replace_short(c, copy->node);
+    }
     return KVT_OK;
 }
 

@@ -21,7 +21,7 @@ typedef struct realm {
     uint32_t number;      /* 0: free */
     uint32_t last_number; /* of the one that had this place: a number is never given out twice */
     radix_node root;
-    kvt_page_shape shape;
+    kvt_page_shape shapes[KVT_MAX_GROUPS];
     uint32_t n_bytes;
     uint8_t canonical[KVT_WIRE_MAX_REALM_BYTES];
     kvt_realm_names names;
@@ -180,6 +180,21 @@ static inline uint32_t session_slot(const core *c, const session *s) {
 /* --- core_realm.c --- */
 void serve_realm(core *c, request *rq);
 realm *realm_get(core *c, uint32_t number);
+uint64_t realm_page_bytes(const realm *r); /* encoded, of all groups of a rank, full */
+
+/* --- core_slots.c: the pages of a node, radix_slots(c->tree, node) of them --- */
+page_handle node_page(const core *c, radix_node node, uint32_t slot);
+const page_entry *node_entry(const core *c, radix_node node, uint32_t slot);
+int node_is_sealed(const core *c, radix_node node); /* all of them */
+/* Wherever its bytes are. */
+static inline int entry_is_sealed(const page_entry *entry) {
+    return entry->state != PAGE_FILLING && entry->state != PAGE_COPYING;
+}
+/* Who computes it, of a node that is not held. */
+uint32_t node_filler(const core *c, radix_node node);
+void node_set_filler(core *c, radix_node node, uint32_t filler);
+kvt_status node_claim_pages(core *c, radix_node node); /* KVT_EFULL: none was */
+void node_drop_pages(core *c, radix_node node);
 
 /* --- core_lease.c --- */
 uint64_t lease_id(const core *c, const lease *l);

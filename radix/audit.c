@@ -78,7 +78,8 @@ static kvt_status audit_root(const audit *a, radix_node root) {
     const radix *tree = a->tree;
     const radix_record *record = record_at(tree, root);
     if (record->up != RADIX_NONE || record->left != RADIX_NONE || record->right != RADIX_NONE ||
-        record->n_tokens != 0 || record->best_held != 0 || record->flags != RADIX_LIVE ||
+        record->n_tokens != 0 || record->best_held != 0 ||
+        (record->flags & (RADIX_LIVE | RADIX_HELD)) != RADIX_LIVE ||
         rank_at(tree, root)->depth != 0 || rank_at(tree, root)->slot != 0 ||
         record->page_tokens < 1 || record->page_tokens > tree->limits.page_tokens)
         return broken(a, "root %u has what only a page may have", root);

@@ -1,7 +1,7 @@
 /*
  * pool.h - how a tree lies in its block. Private to radix/.
  *
- *   block:  [radix][records][ranks][handles][heap][tokens]
+ *   block:  [radix][records][ranks][handles of slot 0][of slot 1]...[heap][tokens]
  *
  * All arrays are indexed by node id and start at a multiple of 64 bytes from the block's start;
  * what is stored is only ever an id, a heap slot or an offset, so a copy of the block at another
@@ -11,7 +11,8 @@
  * Memory per page beyond its tokens, with one slot:
  *   record 28 + rank 16 + handle 8 + heap slot 4 = 56 bytes.
  * Links and rank lie apart because a match reads only links and tokens, and the heap only ranks.
- * Neither array is touched before an id is given out for the first time.
+ * Neither array is touched before an id is given out for the first time, and that of a slot not
+ * before a page whose root has so many is: slots that no realm needs cost address space only.
  */
 #ifndef KVT_RADIX_POOL_H
 #define KVT_RADIX_POOL_H
@@ -24,6 +25,7 @@ enum { RADIX_ALIGN_BYTES = 64 };
 enum {
     RADIX_LIVE = 1, /* given out */
     RADIX_HELD = 2,
+    RADIX_SLOTS_SHIFT = 2, /* above these: slots of the root's pages, less one */
 };
 
 typedef struct radix_record {
@@ -96,13 +98,15 @@ static inline const radix_rank *rank_at(const radix *tree, radix_node node) {
 static inline radix_rank *rank_edit(radix *tree, radix_node node) {
     return (radix_rank *)(void *)((char *)tree + tree->ranks_at) + node;
 }
-static inline const uint64_t *handles_at(const radix *tree, radix_node node) {
-    return (const uint64_t *)(const void *)((const char *)tree + tree->handles_at) +
-           (size_t)node * tree->limits.n_slots;
+static inline size_t handle_index(const radix *tree, radix_node node, uint32_t slot) {
+    return ((size_t)1 + tree->limits.max_pages + tree->limits.max_roots) * slot + node;
 }
-static inline uint64_t *handles_edit(radix *tree, radix_node node) {
-    return (uint64_t *)(void *)((char *)tree + tree->handles_at) +
-           (size_t)node * tree->limits.n_slots;
+static inline const uint64_t *handle_at(const radix *tree, radix_node node, uint32_t slot) {
+    return (const uint64_t *)(const void *)((const char *)tree + tree->handles_at) +
+           handle_index(tree, node, slot);
+}
+static inline uint64_t *handle_edit(radix *tree, radix_node node, uint32_t slot) {
+    return (uint64_t *)(void *)((char *)tree + tree->handles_at) + handle_index(tree, node, slot);
 }
 /* Of a page; roots have none. */
 static inline const uint32_t *tokens_at(const radix *tree, radix_node page) {
@@ -133,6 +137,10 @@ static inline int node_is_live(const radix *tree, radix_node node) {
 
 static inline int node_is_held(const radix_record *record) {
     return (record->flags & RADIX_HELD) != 0;
+}
+
+static inline uint32_t node_slots(const radix_record *record) {
+    return (record->flags >> RADIX_SLOTS_SHIFT) + 1u;
 }
 
 /*

@@ -75,7 +75,7 @@ kvt_status radix_init(void *memory, size_t bytes, const radix_limits *limits, ra
  */
 
 /* A node of its own, without children; RADIX_NONE if there is none left. */
-static radix_node take(radix *tree, radix_stock *stock) {
+static radix_node take(radix *tree, radix_stock *stock, uint32_t n_slots) {
     radix_node node = stock->free;
     if (node != RADIX_NONE)
         stock->free = record_at(tree, node)->right;
@@ -84,9 +84,11 @@ static radix_node take(radix *tree, radix_stock *stock) {
     else
         return RADIX_NONE;
     stock->n_live++;
-    *record_edit(tree, node) = (radix_record){.flags = RADIX_LIVE};
+    *record_edit(tree, node) =
+        (radix_record){.flags = (uint8_t)(RADIX_LIVE | (n_slots - 1) << RADIX_SLOTS_SHIFT)};
     *rank_edit(tree, node) = (radix_rank){0};
-    memset(handles_edit(tree, node), 0, sizeof(uint64_t) * tree->limits.n_slots);
+    for (uint32_t slot = 0; slot < n_slots; slot++)
+        *handle_edit(tree, node, slot) = 0;
     return node;
 }
 
@@ -96,10 +98,12 @@ static void give_back(radix *tree, radix_stock *stock, radix_node node) {
     stock->n_live--;
 }
 
-kvt_status radix_root_add(radix *tree, uint32_t page_tokens, radix_node *ret_root) {
-    if (page_tokens < 1 || page_tokens > tree->limits.page_tokens)
+kvt_status radix_root_add(radix *tree, uint32_t page_tokens, uint32_t n_slots,
+                          radix_node *ret_root) {
+    if (page_tokens < 1 || page_tokens > tree->limits.page_tokens || n_slots < 1 ||
+        n_slots > tree->limits.n_slots)
         return KVT_EINVAL;
-    radix_node root = take(tree, &tree->roots);
+    radix_node root = take(tree, &tree->roots, n_slots);
     if (root == RADIX_NONE)
         return KVT_ELIMIT;
     record_edit(tree, root)->page_tokens = (uint8_t)page_tokens;
@@ -130,7 +134,7 @@ kvt_status radix_insert(radix *tree, radix_node parent, const uint32_t *tokens, 
         *ret_node = node;
         return KVT_EEXIST;
     }
-    node = take(tree, &tree->pages);
+    node = take(tree, &tree->pages, node_slots(record_at(tree, parent)));
     if (node == RADIX_NONE)
         return KVT_EFULL;
     if (node_may_go(tree, parent)) {
@@ -235,8 +239,8 @@ void radix_set_held(radix *tree, radix_node node, int held) {
 }
 
 void radix_set_handle(radix *tree, radix_node node, uint32_t slot, uint64_t handle) {
-    KVT_ASSERT(node_is_live(tree, node) && slot < tree->limits.n_slots);
-    handles_edit(tree, node)[slot] = handle;
+    KVT_ASSERT(node_is_live(tree, node) && slot < node_slots(record_at(tree, node)));
+    *handle_edit(tree, node, slot) = handle;
 }
 
 void radix_count(const radix *tree, radix_counts *ret_counts) {

@@ -42,7 +42,7 @@ typedef struct radix_limits {
     uint32_t max_pages;   /* nodes, 1 .. 2^30; roots do not count */
     uint32_t max_roots;   /* 1 .. 65,536 */
     uint32_t page_tokens; /* most tokens of a node, 16 .. 128: the stride of the token store */
-    uint32_t n_slots;     /* opaque 64-bit handles per node, 1 .. 64 */
+    uint32_t n_slots;     /* most opaque 64-bit handles of a node, 1 .. 64 */
 } radix_limits;
 
 /* Bytes that radix_init needs for these limits; 0 if a limit is out of range. */
@@ -57,9 +57,11 @@ kvt_status radix_init(void *memory, size_t bytes, const radix_limits *limits, ra
 
 /* --- roots ------------------------------------------------------------------------------------ */
 
-/* A root for a realm whose pages have up to page_tokens tokens (<= limits.page_tokens). Roots are
- * nodes without tokens; depth 0. KVT_ELIMIT: max_roots; KVT_EINVAL: page_tokens. */
-kvt_status radix_root_add(radix *tree, uint32_t page_tokens, radix_node *ret_root);
+/* A root for a realm whose pages have up to page_tokens tokens (<= limits.page_tokens) and n_slots
+ * handles each (1 .. limits.n_slots). Roots are nodes without tokens; depth 0. KVT_ELIMIT:
+ * max_roots; KVT_EINVAL: page_tokens, n_slots. */
+kvt_status radix_root_add(radix *tree, uint32_t page_tokens, uint32_t n_slots,
+                          radix_node *ret_root);
 
 /* Takes back an empty root. KVT_EBUSY: it has children or pins. */
 kvt_status radix_root_remove(radix *tree, radix_node root);
@@ -132,6 +134,7 @@ radix_node radix_parent(const radix *tree, radix_node node);
 uint32_t radix_depth(const radix *tree, radix_node node); /* pages from the root; root = 0 */
 const uint32_t *radix_tokens(const radix *tree, radix_node node, uint32_t *ret_n_tokens);
 uint64_t radix_handle(const radix *tree, radix_node node, uint32_t slot);
+uint32_t radix_slots(const radix *tree, radix_node node); /* of its root's pages */
 uint64_t radix_key(const radix *tree, radix_node node);
 uint32_t radix_pins(const radix *tree, radix_node node);
 int radix_is_held(const radix *tree, radix_node node);

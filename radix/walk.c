@@ -23,8 +23,13 @@ const uint32_t *radix_tokens(const radix *tree, radix_node node, uint32_t *ret_n
 }
 
 uint64_t radix_handle(const radix *tree, radix_node node, uint32_t slot) {
-    KVT_ASSERT(node_is_live(tree, node) && slot < tree->limits.n_slots);
-    return handles_at(tree, node)[slot];
+    KVT_ASSERT(node_is_live(tree, node) && slot < node_slots(record_at(tree, node)));
+    return *handle_at(tree, node, slot);
+}
+
+uint32_t radix_slots(const radix *tree, radix_node node) {
+    KVT_ASSERT(node_is_live(tree, node));
+    return node_slots(record_at(tree, node));
 }
 
 uint64_t radix_key(const radix *tree, radix_node node) {

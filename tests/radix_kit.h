@@ -28,7 +28,7 @@ static inline void audit(const radix *tree) {
 
 static inline radix_node add_root(radix *tree) {
     radix_node root = RADIX_NONE;
-    CHECK_EQ(radix_root_add(tree, PAGE, &root), KVT_OK);
+    CHECK_EQ(radix_root_add(tree, PAGE, 1, &root), KVT_OK);
     return root;
 }
 

@@ -34,11 +34,11 @@ static void test_limits(void) {
 static void test_roots(void) {
     radix *tree = make(10, 2, 1);
     radix_node a = RADIX_NONE, b = RADIX_NONE, c = 77;
-    CHECK_EQ(radix_root_add(tree, PAGE + 1, &c), KVT_EINVAL);
-    CHECK_EQ(radix_root_add(tree, 0, &c), KVT_EINVAL);
-    CHECK_EQ(radix_root_add(tree, PAGE, &a), KVT_OK);
-    CHECK_EQ(radix_root_add(tree, 4, &b), KVT_OK);
-    CHECK_EQ(radix_root_add(tree, 4, &c), KVT_ELIMIT);
+    CHECK_EQ(radix_root_add(tree, PAGE + 1, 1, &c), KVT_EINVAL);
+    CHECK_EQ(radix_root_add(tree, 0, 1, &c), KVT_EINVAL);
+    CHECK_EQ(radix_root_add(tree, PAGE, 1, &a), KVT_OK);
+    CHECK_EQ(radix_root_add(tree, 4, 1, &b), KVT_OK);
+    CHECK_EQ(radix_root_add(tree, 4, 1, &c), KVT_ELIMIT);
     CHECK_EQ(c, 77);
     CHECK_EQ(radix_page_tokens(tree, a), PAGE);
     CHECK_EQ(radix_page_tokens(tree, b), 4);
@@ -67,7 +67,7 @@ static void test_roots(void) {
     CHECK_EQ(radix_root_remove(tree, b), KVT_OK);
     CHECK_EQ(radix_root_remove(tree, a), KVT_OK);
     CHECK_EQ(count(tree).roots, 0);
-    CHECK_EQ(radix_root_add(tree, PAGE, &a), KVT_OK);
+    CHECK_EQ(radix_root_add(tree, PAGE, 1, &a), KVT_OK);
     audit(tree);
     free(tree);
 }
@@ -217,7 +217,7 @@ static void test_short_pages(void) {
     /* A realm whose pages are short: a page of 4 tokens is full there and may have children. */
     CHECK_EQ(radix_remove(tree, brief), KVT_OK);
     CHECK_EQ(radix_root_remove(tree, root), KVT_OK);
-    CHECK_EQ(radix_root_add(tree, 4, &root), KVT_OK);
+    CHECK_EQ(radix_root_add(tree, 4, 1, &root), KVT_OK);
     CHECK_EQ(radix_insert(tree, root, label(1, 5, 1), 5, 0, &node), KVT_EINVAL);
     radix_node one = add_held(tree, root, label(1, 4, 1), 4);
     radix_node two = add_held(tree, one, label(2, 4, 2), 4);
@@ -318,8 +318,14 @@ static void test_ids_in_sequence(void) {
 }
 
 static void test_slots(void) {
-    radix *tree = make(4, 1, 64);
-    radix_node root = add_root(tree);
+    radix *tree = make(4, 2, 64);
+    radix_node root = RADIX_NONE, plain = add_root(tree);
+    CHECK_EQ(radix_root_add(tree, PAGE, 0, &root), KVT_EINVAL);
+    CHECK_EQ(radix_root_add(tree, PAGE, 65, &root), KVT_EINVAL);
+    CHECK_EQ(radix_root_add(tree, PAGE, 64, &root), KVT_OK);
+    CHECK_EQ(radix_slots(tree, plain), 1);
+    CHECK_EQ(radix_slots(tree, add(tree, plain, label(1, PAGE, 1), PAGE, 0)), 1);
+    CHECK_EQ(radix_remove(tree, radix_coldest(tree)), KVT_OK);
     radix_node a = add(tree, root, label(1, PAGE, 1), PAGE, 0);
     radix_node b = add(tree, root, label(2, PAGE, 1), PAGE, 0);
     for (uint32_t slot = 0; slot < 64; slot++) {
@@ -337,6 +343,7 @@ static void test_slots(void) {
     CHECK_EQ(radix_remove(tree, a), KVT_OK);
     radix_node c = add(tree, b, label(3, 5, 1), 5, 4);
     CHECK_EQ(c, a);
+    CHECK_EQ(radix_slots(tree, c), 64);
     CHECK(!radix_is_held(tree, c) && !radix_is_busy(tree, c) && radix_is_leaf(tree, c));
     CHECK_EQ(radix_key(tree, c), 4);
     CHECK_EQ(radix_depth(tree, c), 2);

@@ -318,7 +318,7 @@ static void do_root(world *w) {
         w->doing = "root add";
         uint32_t page_tokens = below(w, w->limits.page_tokens + 2);
         uint32_t n_roots = count_live(w, is_root);
-        kvt_status status = radix_root_add(w->tree, page_tokens, &node);
+        kvt_status status = radix_root_add(w->tree, page_tokens, w->limits.n_slots, &node);
         if (page_tokens < 1 || page_tokens > w->limits.page_tokens) {
             EXPECT(status == KVT_EINVAL);
         } else if (n_roots == w->limits.max_roots) {
@@ -554,7 +554,7 @@ static void open_world(world *w) {
     static const uint32_t page_tokens[] = {4, 3, 16, 0};
     uint32_t n = page_tokens[below(w, 4)];
     n = n == 0 ? w->limits.page_tokens : n;
-    EXPECT(radix_root_add(w->tree, n, &root) == KVT_OK && root < MAX_IDS);
+    EXPECT(radix_root_add(w->tree, n, w->limits.n_slots, &root) == KVT_OK && root < MAX_IDS);
     w->entries[root] = (entry){.live = 1, .is_root = 1, .page_tokens = n};
 }
 

@@ -41,7 +41,7 @@ static forest forest_make(uint32_t n_pages) {
     KVT_ASSERT(f.memory && f.prompts && f.copies);
     memset(f.memory, 0, bytes);
     KVT_ASSERT(radix_init(f.memory, bytes, &limits, &f.tree) == KVT_OK);
-    KVT_ASSERT(radix_root_add(f.tree, PAGE, &f.root) == KVT_OK);
+    KVT_ASSERT(radix_root_add(f.tree, PAGE, 1, &f.root) == KVT_OK);
     for (size_t i = 0; i < n; i++)
         f.prompts[i] = f.copies[i] = (uint32_t)mix(i + 1) % 128000;
     for (uint32_t p = 0; p < f.n_prompts; p++) {
@@ -144,7 +144,7 @@ static bush bush_make(uint32_t n_nodes) {
     KVT_ASSERT(b.memory);
     memset(b.memory, 0, bytes);
     KVT_ASSERT(radix_init(b.memory, bytes, &limits, &b.tree) == KVT_OK);
-    KVT_ASSERT(radix_root_add(b.tree, PAGE, &b.root) == KVT_OK);
+    KVT_ASSERT(radix_root_add(b.tree, PAGE, 1, &b.root) == KVT_OK);
     for (uint32_t i = 0; i < n_nodes; i++)
         bush_grow(&b);
     return b;
