@@ -138,6 +138,9 @@ static kvt_status take_realm(kvt_client *c, const kvt_realm *realm) {
     status = kvt_page_shape_init(&realm->geometry, 0, realm->codec, why, sizeof why, &c->shape);
     if (status != KVT_OK)
         return kvt_error(status, "realm.codec: %s", why);
+    status = kvt_page_shape_init(&realm->geometry, 0, "f16", why, sizeof why, &c->raw_shape);
+    if (status != KVT_OK)
+        return kvt_error(status, "realm.geometry: %s", why);
     status = kvt_wire_realm_encode(realm, c->canonical, sizeof c->canonical, &c->n_canonical);
     if (status != KVT_OK)
         return kvt_error_plain(status);

@@ -98,6 +98,7 @@ struct kvt_client {
     uint32_t forks; /* kvt_client_forks of the process that opened it */
     kvt_geometry geometry;
     kvt_page_shape shape;
+    kvt_page_shape raw_shape; /* the same under codec set "f16" */
     size_t n_canonical;
     uint8_t canonical[KVT_WIRE_MAX_REALM_BYTES];
     kvt_transport *transport;

@@ -397,6 +397,45 @@ kvt_status kvt_encode(kvt_lease *lease, size_t page, const kvt_layout *from);
 kvt_status kvt_seal(kvt_lease *lease, size_t *ret_sealed_tokens);
 
 /* ------------------------------------------------------------------------------------------------
+ * Pages without a daemon: the codecs by themselves
+ * ---------------------------------------------------------------------------------------------- */
+
+/*
+ * What kvt_encode and kvt_decode do, on pages in the caller's own memory: for engines with a store
+ * of their own, and to see what a codec set does to a model's KV. `group` is the layer group whose
+ * layers the page has; layers are counted from the group's first. Pages are 64-byte aligned.
+ * All four are pure, but for work space that kvt_codec_transcode allocates; any thread.
+ *
+ * Errors: KVT_EGEOMETRY, KVT_ELIMIT (also: to_bytes is too small), KVT_ESYNTAX (codec),
+ * KVT_ENOTSUP, KVT_EINVAL, KVT_ENOMEM; of what is read also KVT_ECORRUPT (the checksum is always
+ * looked at) and KVT_EVERSION.
+ */
+
+/* The most bytes that a page of the codec set can take. */
+kvt_status kvt_codec_room(const kvt_geometry *geometry, uint32_t group, const char *codec,
+                          size_t *ret_bytes);
+
+/* Encodes n_rows rows (1 .. page_tokens; token 0 of `from` is row 0) of all layers of the group. */
+kvt_status kvt_codec_encode(const kvt_geometry *geometry, uint32_t group, const char *codec,
+                            uint32_t n_rows, const kvt_layout *from, void *to, size_t to_bytes,
+                            size_t *ret_bytes);
+
+/* Decodes rows [first_row, first_row + n_rows) of layers [first_layer, first_layer + n_layers), of
+ * a page of any codec set: the page says which. */
+kvt_status kvt_codec_decode(const kvt_geometry *geometry, uint32_t group, const void *page,
+                            size_t page_bytes, uint32_t first_row, uint32_t n_rows,
+                            uint32_t first_layer, uint32_t n_layers, const kvt_layout *to);
+
+/*
+ * The page under another codec set: decoded, and encoded anew. The result is a page of the same
+ * geometry, so whoever reads the one can read the other. From i8 to i4 this costs nothing that can
+ * be measured over i4 at once; other steps from few bits to few bits lose twice.
+ */
+kvt_status kvt_codec_transcode(const kvt_geometry *geometry, uint32_t group, const char *codec,
+                               const void *page, size_t page_bytes, void *to, size_t to_bytes,
+                               size_t *ret_bytes);
+
+/* ------------------------------------------------------------------------------------------------
  * Reports
  * ---------------------------------------------------------------------------------------------- */
 

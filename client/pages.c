@@ -144,14 +144,18 @@ static kvt_status encode_into(const kvt_lease *lease, uint32_t page, uint32_t n_
     const kvt_page_shape *shape = &lease->client->shape;
     uint32_t first_token = page * shape->page_tokens;
     kvt_status status = KVT_ELIMIT;
-    if (lease->held_tokens > first_token) {
+    int keeps = lease->held_tokens > first_token;
+    if (keeps) {
         uint32_t keep_rows = lease->held_tokens - first_token;
         status = encode_cow(lease, &lease->pages[page], keep_rows < n_rows ? keep_rows : n_rows,
                             n_rows, from, to, room, ret_bytes);
     }
-    /* Nothing to keep, or it is in too many pieces already: all of it anew, from the worker. */
+    /* Nothing to keep: all of it from the worker. Or it is in too many pieces already: then too,
+     * but raw, since the worker has the rows that are held as they were decoded, and to encode them
+     * again would lose once more. */
     if (status == KVT_ELIMIT)
-        status = kvt_page_encode(shape, n_rows, from, to, room, ret_bytes);
+        status = kvt_page_encode(keeps ? &lease->client->raw_shape : shape, n_rows, from, to, room,
+                                 ret_bytes);
     return status == KVT_OK ? KVT_OK : kvt_error_plain(status);
 }
 

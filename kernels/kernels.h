@@ -128,7 +128,8 @@ int kvt_cuda_encode(const kvt_page_shape *shape, const kvt_cuda_write *writes, u
  * writes[i] says: kvt_page_decode and kvt_page_encode without the 16-bit elements between them.
  * writes[i].rows must be pages[i].n_rows, keep_rows 0 (KVT_EINVAL). For pages of raw16, i8k and i8v
  * alone, as they cool to fewer bits: KVT_ENOTSUP for others, since codes of few bits coded once
- * more lose twice.
+ * more lose twice. Who wants that all the same calls kvt_cuda_decode into a layout of its own and
+ * kvt_cuda_encode from it. Either way the bytes are those of kvt_page_transcode.
  */
 int kvt_cuda_transcode(const kvt_page_shape *shape, const kvt_cuda_page *pages,
                        const kvt_cuda_write *writes, uint32_t n_writes,

@@ -122,6 +122,21 @@ kvt_status kvt_page_decode(const kvt_page_shape *shape, const void *page, size_t
                            uint32_t first_row, uint32_t n_rows, uint32_t first_layer,
                            uint32_t n_layers, const kvt_layout *to);
 
+/*
+ * The rows of `page` under the codecs of `shape`, which has the same geometry and may have any
+ * codec set: kvt_page_decode of all of it, and kvt_page_encode of what comes out, in one segment.
+ * So a page cools, from i8 to i4 say, and stays a page of its realm, since the header decides the
+ * decoding. Codes of few bits that are coded once more lose twice: i8 to i4 costs nothing that can
+ * be measured over i4 at once, other steps between lossy codecs do.
+ *
+ * `elements` is work space of kvt_page_elements_bytes, aligned to 2. `page` must have passed
+ * kvt_page_check with `verify`: the new page has a checksum of its own, which must not vouch for
+ * damage. KVT_ELIMIT: to_bytes is too small.
+ */
+kvt_status kvt_page_transcode(const kvt_page_shape *shape, const void *page, size_t page_bytes,
+                              void *elements, void *to, size_t to_bytes, size_t *ret_bytes);
+size_t kvt_page_elements_bytes(const kvt_page_shape *shape);
+
 /* What a header says, for reports; of a page that passed kvt_page_check. */
 typedef struct kvt_page_info {
     uint32_t rows;

@@ -436,6 +436,64 @@ static void test_transcoded(void) {
     kv_free(&from);
 }
 
+/* From every set to every set, from a page of several segments: decoding and encoding, no more and
+ * no less, and the same bytes on every path that the machine can run. */
+static void test_transcode(const kvt_geometry *g, const char *from_set, const char *to_set) {
+    static const char *const paths[] = {"portable", "avx2", "avx512", "neon"};
+    kvt_page_shape from = shape_of(g, from_set), to = shape_of(g, to_set);
+    uint32_t rows = g->page_tokens - check_below(&seed, 5), cut = rows / 2 + 1;
+    kv_kit kit = kv_new(g, g->n_layers, rows, KV_TOKEN_MAJOR);
+    fill(&kit, 0, rows);
+    size_t first_bytes, bytes, want_bytes, got_bytes, room = kvt_page_max_bytes(&to);
+    void *first = encode(&from, cut, &kit, &first_bytes);
+    void *page = page_new(kvt_page_max_bytes(&from)), *want = page_new(room), *got = page_new(room);
+    void *elements = malloc(kvt_page_elements_bytes(&from));
+    CHECK(elements);
+    CHECK_EQ(kvt_page_encode_cow(&from, first, first_bytes, cut, rows, &kit.layout, page,
+                                 kvt_page_max_bytes(&from), &bytes),
+             KVT_OK);
+    kv_kit middle = decode(&from, g, page, bytes, rows, KV_TOKEN_MAJOR);
+    CHECK_EQ(kvt_page_encode(&to, rows, &middle.layout, want, room, &want_bytes), KVT_OK);
+    for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++) {
+        const kvt_cpu_path *path = kvt_cpu_find(paths[i]);
+        if (!path)
+            continue;
+        kvt_cpu_use(path);
+        CHECK_EQ(kvt_page_transcode(&to, page, bytes, elements, got, room, &got_bytes), KVT_OK);
+        CHECK_MSG(got_bytes == want_bytes && memcmp(got, want, want_bytes) == 0, "%s to %s by %s",
+                  from_set, to_set, path->name);
+        kv_kit a = decode(&from, g, got, got_bytes, rows, KV_GAPS),
+               b = decode(&to, g, want, want_bytes, rows, KV_TOKEN_MAJOR);
+        CHECK(kv_equal(&a, 0, 0, &b, 0, 0, g->n_layers, rows));
+        kv_free(&a);
+        kv_free(&b);
+        kvt_cpu_use(NULL);
+    }
+    CHECK_EQ(kvt_page_transcode(&to, page, bytes, elements, got, want_bytes - 1, &got_bytes),
+             KVT_ELIMIT);
+    ((uint8_t *)page)[40] ^= 1; /* a header that is not one */
+    CHECK_EQ(kvt_page_transcode(&to, page, bytes, elements, got, room, &got_bytes), KVT_ECORRUPT);
+    free(elements);
+    free(first);
+    free(page);
+    free(want);
+    free(got);
+    kv_free(&kit);
+    kv_free(&middle);
+}
+
+static void test_transcodes(void) {
+    kvt_geometry g, m = mla(2, 16);
+    kvt_geometry_init(&g, 3, 2, 64, 32);
+    for (uint32_t a = 0; a < N_KV_SETS; a++)
+        for (uint32_t b = 0; b < N_KV_SETS; b++)
+            if (strncmp(kv_sets[a], "k:fp8s", 6) != 0) /* may hold what its scale cannot */
+                test_transcode(&g, kv_sets[a], kv_sets[b]);
+    for (uint32_t a = 0; a < N_MLA_SETS; a++)
+        for (uint32_t b = 0; b < N_MLA_SETS; b++)
+            test_transcode(&m, mla_sets[a], mla_sets[b]);
+}
+
 /* Payload of any bytes under a right header: garbage comes out, and nothing else is touched. */
 static void test_garbage(const kvt_geometry *g, const char *set) {
     kvt_page_shape shape = shape_of(g, set);
@@ -528,5 +586,6 @@ int main(void) {
     test_mixed_fallback();
     test_saturation();
     test_transcoded();
+    test_transcodes();
     return 0;
 }

@@ -28,7 +28,7 @@ endif()
 kvt_test(sim SOURCES sim/world.c sim/daemon.c sim/worker.c sim/payload.c LIBS kvt_core
          ARGS --count ${sim_seeds} TIMEOUT 400)
 kvt_test(sim_deep TARGET sim ARGS --seed 1000 --count 10000 LABELS slow TIMEOUT 3600)
-foreach(name kill cut death access flight share)
+foreach(name kill cut death access flight share drift)
     kvt_test(e2e_${name} SOURCES e2e/${name}.c e2e/e2e.c LIBS kvtrunk_static kvt_oracle
              LABELS e2e NEEDS kvtrunkd TIMEOUT 300)
 endforeach()
@@ -115,3 +115,5 @@ kvt_test(test_client SOURCES test_client.c fake_daemon.c ${client_test})
 kvt_test(test_client_threads SOURCES test_client_threads.c fake_daemon.c ${client_test}
          LABELS threads)
 kvt_test(test_client_faults SOURCES test_client_faults.c fake_daemon.c ${client_test} LABELS slow)
+
+kvt_test(test_codec_calls SOURCES test_codec_calls.c LIBS kvtrunk_static)

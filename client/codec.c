@@ -1,0 +1,100 @@
+/* codec.c - pages without a daemon. */
+#include "client/error.h"
+#include "client/kvtrunk.h"
+#include "kernels/page.h"
+
+#include <stdlib.h>
+
+/* The shape, with words about what is wrong. */
+static kvt_status shape_of(const kvt_geometry *geometry, uint32_t group, const char *codec,
+                           kvt_page_shape *ret_shape) {
+    char why[256] = "";
+    if (!geometry)
+        return kvt_error(KVT_EINVAL, "the geometry is NULL");
+    kvt_status status = kvt_geometry_check(geometry, why, sizeof why);
+    if (status != KVT_OK)
+        return kvt_error(status, "geometry: %s", why);
+    if (group >= geometry->n_groups)
+        return kvt_error(KVT_EINVAL, "layer group %u; the geometry has %u", group,
+                         geometry->n_groups);
+    status = kvt_page_shape_init(geometry, group, codec, why, sizeof why, ret_shape);
+    return status == KVT_OK ? KVT_OK : kvt_error(status, "codec: %s", why);
+}
+
+static int is_page_at(const void *at) {
+    return at && (uintptr_t)at % KVT_PAGE_ALIGN_BYTES == 0;
+}
+
+static kvt_status not_aligned(void) {
+    return kvt_error(KVT_EINVAL, "pages must be aligned to %d bytes", KVT_PAGE_ALIGN_BYTES);
+}
+
+kvt_status kvt_codec_room(const kvt_geometry *geometry, uint32_t group, const char *codec,
+                          size_t *ret_bytes) {
+    kvt_page_shape shape;
+    kvt_status status = shape_of(geometry, group, codec, &shape);
+    if (status == KVT_OK)
+        *ret_bytes = kvt_page_max_bytes(&shape);
+    return status;
+}
+
+kvt_status kvt_codec_encode(const kvt_geometry *geometry, uint32_t group, const char *codec,
+                            uint32_t n_rows, const kvt_layout *from, void *to, size_t to_bytes,
+                            size_t *ret_bytes) {
+    kvt_page_shape shape;
+    kvt_status status = shape_of(geometry, group, codec, &shape);
+    if (status != KVT_OK)
+        return status;
+    if (!from)
+        return kvt_error(KVT_EINVAL, "the layout is NULL");
+    if (!is_page_at(to))
+        return not_aligned();
+    status = kvt_page_encode(&shape, n_rows, from, to, to_bytes, ret_bytes);
+    return status == KVT_OK ? KVT_OK : kvt_error_plain(status);
+}
+
+/* Shape for reading a page (its header names the codecs), and a look at all of it. */
+static kvt_status open_page(const kvt_geometry *geometry, uint32_t group, const char *codec,
+                            const void *page, size_t page_bytes, kvt_page_shape *ret_shape,
+                            uint32_t *ret_rows) {
+    kvt_status status = shape_of(geometry, group, codec, ret_shape);
+    if (status != KVT_OK)
+        return status;
+    if (!is_page_at(page))
+        return not_aligned();
+    status = kvt_page_check(ret_shape, page, page_bytes, 1, ret_rows);
+    return status == KVT_OK ? KVT_OK : kvt_error_plain(status);
+}
+
+kvt_status kvt_codec_decode(const kvt_geometry *geometry, uint32_t group, const void *page,
+                            size_t page_bytes, uint32_t first_row, uint32_t n_rows,
+                            uint32_t first_layer, uint32_t n_layers, const kvt_layout *to) {
+    kvt_page_shape shape;
+    uint32_t rows;
+    kvt_status status = open_page(geometry, group, NULL, page, page_bytes, &shape, &rows);
+    if (status != KVT_OK)
+        return status;
+    if (!to)
+        return kvt_error(KVT_EINVAL, "the layout is NULL");
+    status =
+        kvt_page_decode(&shape, page, page_bytes, first_row, n_rows, first_layer, n_layers, to);
+    return status == KVT_OK ? KVT_OK : kvt_error_plain(status);
+}
+
+kvt_status kvt_codec_transcode(const kvt_geometry *geometry, uint32_t group, const char *codec,
+                               const void *page, size_t page_bytes, void *to, size_t to_bytes,
+                               size_t *ret_bytes) {
+    kvt_page_shape shape;
+    uint32_t rows;
+    kvt_status status = open_page(geometry, group, codec, page, page_bytes, &shape, &rows);
+    if (status != KVT_OK)
+        return status;
+    if (!is_page_at(to))
+        return not_aligned();
+    void *elements = kvt_memory_get(kvt_page_elements_bytes(&shape));
+    if (!elements)
+        return kvt_error_plain(KVT_ENOMEM);
+    status = kvt_page_transcode(&shape, page, page_bytes, elements, to, to_bytes, ret_bytes);
+    free(elements);
+    return status == KVT_OK ? KVT_OK : kvt_error_plain(status);
+}

@@ -1,0 +1,37 @@
+/* page_transcode.c - a page under other codecs. */
+#include "kernels/page.h"
+
+#include "kernels/page_header.h"
+
+static size_t part_bytes(const kvt_page_shape *shape, int part) {
+    return (size_t)shape->n_layers * shape->n_kv_heads * shape->page_tokens *
+           shape->head_dim[part] * sizeof(uint16_t);
+}
+
+size_t kvt_page_elements_bytes(const kvt_page_shape *shape) {
+    return part_bytes(shape, 0) + part_bytes(shape, 1);
+}
+
+/* [layer][head][token][dim], part 1 behind part 0: a unit's rows are one run. */
+static kvt_layout layout_of(const kvt_page_shape *shape, void *elements) {
+    kvt_layout layout = {.part = {elements, (char *)elements + part_bytes(shape, 0)}};
+    for (int p = 0; p < 2; p++) {
+        layout.token_stride_bytes[p] = shape->head_dim[p] * sizeof(uint16_t);
+        layout.head_stride_bytes[p] = layout.token_stride_bytes[p] * shape->page_tokens;
+        layout.layer_stride_bytes[p] = layout.head_stride_bytes[p] * shape->n_kv_heads;
+    }
+    return layout;
+}
+
+kvt_status kvt_page_transcode(const kvt_page_shape *shape, const void *page, size_t page_bytes,
+                              void *elements, void *to, size_t to_bytes, size_t *ret_bytes) {
+    kvt_page_header header;
+    kvt_status status = kvt_page_header_read(shape, page, page_bytes, &header);
+    if (status != KVT_OK)
+        return status;
+    kvt_layout layout = layout_of(shape, elements);
+    status = kvt_page_decode(shape, page, page_bytes, 0, header.rows, 0, shape->n_layers, &layout);
+    if (status != KVT_OK)
+        return status;
+    return kvt_page_encode(shape, header.rows, &layout, to, to_bytes, ret_bytes);
+}
