@@ -79,8 +79,8 @@ kvt_status kvt_client_exchange(kvt_client *c, const kvt_session *s, const kvt_re
     kvt_status status = make_message(s, request, &message);
     if (status != KVT_OK)
         return status;
-    status = kvt_transport_call(c->transport, message, deadline_ms, &ret_reply->number,
-                                &ret_reply->message);
+    status = kvt_transport_call(c->transport, message, deadline_ms, kvt_cancel_mine(),
+                                &ret_reply->number, &ret_reply->message);
     ret_reply->unanswered = status != KVT_OK && ret_reply->number != 0;
     if (status == KVT_OK)
         status = read_reply(c, request, ret_reply);
@@ -209,6 +209,15 @@ static kvt_status undo_all(kvt_client *c, const kvt_session *s, uint64_t deadlin
     }
     pthread_mutex_unlock(&c->lock);
     return status;
+}
+
+void kvt_client_tidy(kvt_client *c) {
+    pthread_mutex_lock(&c->lock);
+    kvt_session s = c->session;
+    int wanted = s.up && !c->closing && c->undo;
+    pthread_mutex_unlock(&c->lock);
+    if (wanted)
+        undo_all(c, &s, kvt_client_deadline(c));
 }
 
 /* --- calls --------------------------------------------------------------------------------------

@@ -68,15 +68,18 @@ kvt_status kvt_client_pause(kvt_client *c, uint32_t pause_ms, uint64_t deadline_
     if (until_ms > deadline_ms)
         return KVT_EBUSY; /* with the daemon's own words about it */
     pthread_mutex_lock(&c->lock);
-    while (!c->closing && kvt_client_wait(c, until_ms))
+    while (!c->closing && !kvt_canceled() && kvt_client_wait(c, until_ms))
         ;
     int closing = c->closing;
     pthread_mutex_unlock(&c->lock);
-    return closing ? kvt_error_plain(KVT_ECLOSED) : KVT_OK;
+    if (closing)
+        return kvt_error_plain(KVT_ECLOSED);
+    return kvt_canceled() ? kvt_error_plain(KVT_ECANCELED) : KVT_OK;
 }
 
 static void client_free(kvt_client *c) {
     kvt_transport_close(c->transport);
+    kvt_crew_close(&c->crew);
     pthread_cond_destroy(&c->changed);
     pthread_mutex_destroy(&c->staging_lock);
     pthread_mutex_destroy(&c->lock);
@@ -199,6 +202,7 @@ static kvt_client *client_new(void) {
     pthread_condattr_destroy(&monotonic);
     pthread_mutex_init(&c->lock, NULL);
     pthread_mutex_init(&c->staging_lock, NULL);
+    kvt_crew_init(&c->crew);
     c->refs = 1;
     c->forks = n_forks;
     return c;
@@ -304,6 +308,7 @@ void kvt_close(kvt_client *client) {
     while (c->n_inside > 0)
         pthread_cond_wait(&c->changed, &c->lock);
     pthread_mutex_unlock(&c->lock);
+    kvt_crew_stop(c);
     /* Nobody is inside, and nobody will be: what follows needs no lock. */
     if (c->transport)
         say_goodbye(c);

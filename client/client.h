@@ -7,6 +7,7 @@
  *               undoing what nobody answered      report.c  status, tree
  *   map_host.c  the mapped arena                  staging.c the staging file and its slots
  *   transport_nng.c  messages                     error.c   words and memory
+ *   async.c     calls that do not block
  *
  * THREADS. `lock` covers what is marked so; nothing that blocks is done under it. Bringing a
  * session up takes several round trips and belongs to one thread at a time: whoever holds the GATE
@@ -73,7 +74,8 @@ struct kvt_lease {
     uint64_t epoch;
     uint32_t session; /* number of the session, to tell others' pages from our own */
     int lost;         /* the daemon does not know it, or nobody knows what path it names */
-    kvt_arena *arena; /* of its epoch */
+    const kvt_pending *pending; /* the call that was begun on it and is not finished */
+    kvt_arena *arena;           /* of its epoch */
     uint32_t n_tokens;
     uint32_t held_tokens;
     uint32_t computing_tokens;
@@ -86,6 +88,21 @@ struct kvt_lease {
     uint32_t room_encoded;
     kvt_encoded *encoded;
 };
+
+/* The threads that run calls which were begun, and those calls. Under the client's lock. */
+typedef struct kvt_crew {
+    kvt_pending *begun, **last_begun; /* that no thread has taken yet, in order */
+    kvt_pending *ended, **last_ended; /* that nobody has asked for yet, in order */
+    pthread_cond_t work;              /* something was begun, or the end */
+    pthread_cond_t done;              /* something has ended */
+    uint32_t n_begun;                 /* in the list */
+    uint32_t n_pending;               /* not finished yet */
+    uint32_t n_threads;
+    uint32_t n_idle; /* of them */
+    int stop;
+    int fd; /* -1: nobody has asked for one; else an eventfd, not 0 while something has ended */
+    pthread_t threads[KVT_MAX_PENDING];
+} kvt_crew;
 
 struct kvt_client {
     /* Set by kvt_open, then constant. */
@@ -116,6 +133,7 @@ struct kvt_client {
     kvt_arena *arenas; /* all that are mapped */
     kvt_lease *undo;   /* what the daemon must still be told to let go of */
     int undoing;       /* a thread is telling it */
+    kvt_crew crew;
 
     pthread_mutex_t staging_lock; /* of the staging files and their slots; taken before `lock` */
     kvt_staging *staging;         /* the current one */
@@ -135,8 +153,8 @@ void kvt_client_unref(kvt_client *c);
 /* Waits for `changed` with the lock held. 0: deadline_ms has passed. */
 int kvt_client_wait(kvt_client *c, uint64_t deadline_ms);
 
-/* Sleeps a little before something is tried again; ends early with KVT_ECLOSED or, at the deadline,
- * with KVT_EBUSY. */
+/* Sleeps a little before something is tried again; ends early with KVT_ECLOSED, KVT_ECANCELED or,
+ * at the deadline, with KVT_EBUSY. */
 kvt_status kvt_client_pause(kvt_client *c, uint32_t pause_ms, uint64_t deadline_ms);
 
 /* --- session.c ----------------------------------------------------------------------------------
@@ -200,6 +218,25 @@ kvt_status kvt_client_nonsense(kvt_client *c, const char *what);
  */
 void kvt_client_undo(kvt_client *c, kvt_lease *lease, uint64_t number);
 
+/* Tells the daemon of all that is to be undone, if there is a session. For after a call that was
+ * cancelled: nobody may call again for long. */
+void kvt_client_tidy(kvt_client *c);
+
+/* --- async.c ------------------------------------------------------------------------------------
+ */
+
+void kvt_crew_init(kvt_crew *crew);
+/* Nobody is inside any more, and nobody will be: ends the threads. */
+void kvt_crew_stop(kvt_client *c);
+void kvt_crew_close(kvt_crew *crew);
+
+/* The call that this thread of the library runs for somebody; NULL in every other thread. */
+const kvt_pending *kvt_pending_mine(void);
+/* Of that call; NULL in every other thread. */
+const kvt_cancel_flag *kvt_cancel_mine(void);
+/* Was it cancelled? */
+int kvt_canceled(void);
+
 /* --- map_host.c ---------------------------------------------------------------------------------
  */
 
@@ -239,7 +276,8 @@ void kvt_staging_close(kvt_client *c);
 /* --- lease.c ------------------------------------------------------------------------------------
  */
 
-/* As kvt_client_enter, and KVT_ESTALE if the lease is lost or of an older epoch. */
+/* As kvt_client_enter, and KVT_ESTALE if the lease is lost or of an older epoch, KVT_EBUSY if
+ * another call was begun on it. */
 kvt_status kvt_lease_enter(kvt_lease *lease);
 
 /* The path and pages of `lease` are brought up to date from a list that starts at first_page.
@@ -249,6 +287,10 @@ kvt_status kvt_lease_take_pages(kvt_lease *lease, uint32_t held_tokens, uint32_t
 
 /* Asks for what is held now (WAIT without waiting), until deadline_ms. */
 kvt_status kvt_lease_refresh(kvt_lease *lease, uint64_t deadline_ms);
+
+/* Is that a path, together with the n_before tokens in front of it? KVT_EINVAL, KVT_ELIMIT. */
+kvt_status kvt_tokens_check(size_t n_before, const uint32_t *tokens, size_t n_tokens,
+                            uint32_t flags);
 
 /* Notes what an error answer means for the lease: one that the daemon does not know is lost. */
 kvt_status kvt_lease_failed(kvt_lease *lease, kvt_status status);

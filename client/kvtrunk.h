@@ -29,6 +29,9 @@
  * - kvt_close may be called while other threads are inside calls on the same client: they return
  *   KVT_ECLOSED, and kvt_close returns after the last of them has left. No call may START after
  *   kvt_close was called.
+ * - Calls that were begun (kvt_acquire_begin and so on, see CALLS THAT DO NOT BLOCK) are run by
+ *   threads of the library, which block all signals and never call back. A kvt_pending may be used
+ *   by one thread at a time, but for kvt_cancel.
  * - After fork() the child must not use a client of its parent: every call answers KVT_EFORK.
  *   The child may open a client of its own only after exec(), since the messaging library below
  *   does not survive a fork.
@@ -66,6 +69,7 @@ enum {
     KVT_MAX_REQUEST_TOKENS = 1 << 20, /* tokens of one path */
     KVT_MAX_SEAL_PAGES = 1024,        /* pages of one kvt_seal */
     KVT_MAX_NAME_BYTES = 255,         /* each fingerprint, adapter, salt of a realm */
+    KVT_MAX_PENDING = 256,            /* calls of one client that were begun and not finished */
 };
 
 /* ------------------------------------------------------------------------------------------------
@@ -313,13 +317,15 @@ kvt_status kvt_fork(kvt_lease *lease, size_t n_tokens, kvt_lease **ret_lease);
  */
 kvt_status kvt_wait(kvt_lease *lease, size_t held_tokens, uint32_t wait_ms);
 
-/* What the lease names now, as far as this process has been told. No round trip, cannot fail. */
-void kvt_lease_get(const kvt_lease *lease, kvt_lease_info *ret_info);
+/* What the lease names now, as far as this process has been told. No round trip. KVT_EINVAL: an
+ * argument is NULL; KVT_EBUSY: a call on it was begun and is not finished. */
+kvt_status kvt_lease_get(const kvt_lease *lease, kvt_lease_info *ret_info);
 
 /*
  * Lets go and frees the lease, in every case (NULL, a closed client and a dead daemon included).
  * KVT_OK: the lease held to this moment, so whatever was decoded under it is right. KVT_ESTALE: it
  * was lost before. (Host memory: kvt_decode has told already. Device memory: only this tells.)
+ * The one exception: KVT_EBUSY, a call on it was begun and is not finished; it is as it was.
  */
 kvt_status kvt_release(kvt_lease *lease);
 
@@ -434,6 +440,100 @@ kvt_status kvt_codec_decode(const kvt_geometry *geometry, uint32_t group, const 
 kvt_status kvt_codec_transcode(const kvt_geometry *geometry, uint32_t group, const char *codec,
                                const void *page, size_t page_bytes, void *to, size_t to_bytes,
                                size_t *ret_bytes);
+
+/* ------------------------------------------------------------------------------------------------
+ * CALLS THAT DO NOT BLOCK: begin, poll, finish
+ *
+ * For a worker that has other things to do meanwhile (a scheduler with many sequences in one
+ * thread). Each call that talks to the daemon about leases can be begun instead; it returns at
+ * once. A descriptor becomes readable when such a call has ended:
+ *
+ *     kvt_acquire_begin(client, tokens, n, KVT_CLAIM, sequence, &pending);
+ *     kvt_pending_fd(client, &fd);
+ *     ... poll(fd for POLLIN) along with everything else ...
+ *     while (kvt_pending_next(client, &pending) == KVT_OK) {
+ *         status = kvt_finish(pending, &outcome);
+ *         use(outcome.user, status, outcome.lease);
+ *     }
+ *
+ * A call that was begun is the blocking call, run by a thread of the library: the same checks, the
+ * same time-outs (counted from its beginning), the same statuses and effects, which kvt_finish
+ * tells. Calls on different leases overlap, also with blocking calls; they are done in any order.
+ *
+ * A lease on which a call was begun belongs to that call until it is finished: every other call on
+ * it answers KVT_EBUSY, kvt_release too. (To read a prefix while waiting for more of it: kvt_fork.)
+ *
+ * kvt_close ends calls that were begun as it ends those that block, with KVT_ECLOSED. Afterwards
+ * each kvt_pending must still be handed to kvt_finish, and to nothing else.
+ * ---------------------------------------------------------------------------------------------- */
+
+typedef struct kvt_pending kvt_pending;
+
+/*
+ * What a finished call gives. Members that its status does not speak of are NULL or 0.
+ */
+typedef struct kvt_outcome {
+    void *user;           /* as it was handed in at the beginning; set with every status */
+    kvt_lease *lease;     /* KVT_OK of acquire and fork: the new lease, the caller's */
+    size_t sealed_tokens; /* of seal, set with every status: see kvt_seal */
+} kvt_outcome;
+
+/*
+ * As the calls of the same names. *ret_pending is the caller's until kvt_finish. tokens are copied.
+ * user is handed back by kvt_finish; the library does not look at it.
+ *
+ * kvt_release_begin: once it has returned KVT_OK the lease is gone for the caller, whatever
+ * kvt_finish says. If it fails, the lease is as it was.
+ *
+ * Errors at the beginning, with nothing begun: KVT_EINVAL (NULL), KVT_ELIMIT (too many tokens;
+ * KVT_MAX_PENDING calls are begun and not finished. Cure: finish some), KVT_EBUSY (another call on
+ * the lease was begun and is not finished), KVT_ESTALE, KVT_ENOMEM (no memory, or no thread),
+ * KVT_ECLOSED, KVT_EFORK. All others come from kvt_finish.
+ */
+kvt_status kvt_acquire_begin(kvt_client *client, const uint32_t *tokens, size_t n_tokens,
+                             uint32_t flags, void *user, kvt_pending **ret_pending);
+kvt_status kvt_extend_begin(kvt_lease *lease, size_t keep_tokens, const uint32_t *tokens,
+                            size_t n_tokens, uint32_t flags, void *user, kvt_pending **ret_pending);
+kvt_status kvt_fork_begin(kvt_lease *lease, size_t n_tokens, void *user, kvt_pending **ret_pending);
+kvt_status kvt_wait_begin(kvt_lease *lease, size_t held_tokens, uint32_t wait_ms, void *user,
+                          kvt_pending **ret_pending);
+kvt_status kvt_seal_begin(kvt_lease *lease, void *user, kvt_pending **ret_pending);
+kvt_status kvt_release_begin(kvt_lease *lease, void *user, kvt_pending **ret_pending);
+
+/*
+ * A descriptor to poll for POLLIN, and for nothing else: it is readable as long as kvt_pending_next
+ * has something to give. The client's own, the same at each call; it stays open until kvt_close was
+ * called and the last kvt_pending and kvt_lease of the client are gone.
+ *
+ * Errors: KVT_EINVAL, KVT_EIO (no descriptor to be had), KVT_ECLOSED, KVT_EFORK.
+ */
+kvt_status kvt_pending_fd(kvt_client *client, int *ret_fd);
+
+/*
+ * A call that has ended and was not given by this before, in the order in which they ended. It is
+ * to be handed to kvt_finish, which does not block then. Never blocks.
+ *
+ * Errors: KVT_ENOENT (none has ended), KVT_EINVAL, KVT_ECLOSED, KVT_EFORK.
+ */
+kvt_status kvt_pending_next(kvt_client *client, kvt_pending **ret_pending);
+
+/*
+ * The status and the outcome of a call that was begun; frees it. Waits for its end if need be.
+ * *ret_outcome is set in any case but KVT_EINVAL; NULL is possible for calls that give no lease.
+ *
+ * Errors: KVT_EINVAL (pending is NULL, or it may give a lease and ret_outcome is NULL: then it is
+ * as it was), and those of the call. In a child of the process: KVT_EFORK, and it is freed.
+ */
+kvt_status kvt_finish(kvt_pending *pending, kvt_outcome *ret_outcome);
+
+/*
+ * Asks a call that was begun to end soon. It still has to be finished, and ends with KVT_ECANCELED,
+ * or as it would have if it was that far. What KVT_ECANCELED leaves is what KVT_ETIMEDOUT leaves:
+ * acquire and fork give no lease and what the daemon did is undone, extend loses the lease if the
+ * daemon was asked already, wait leaves it as it was, seal may have sealed some, release is done by
+ * the library later. Any thread, until kvt_finish is called. NULL is accepted.
+ */
+void kvt_cancel(kvt_pending *pending);
 
 /* ------------------------------------------------------------------------------------------------
  * Reports

@@ -20,6 +20,8 @@ kvt_status kvt_lease_enter(kvt_lease *lease) {
     pthread_mutex_lock(&c->lock);
     if (c->closing)
         status = KVT_ECLOSED;
+    else if (lease->pending && lease->pending != kvt_pending_mine())
+        status = KVT_EBUSY;
     else if (lease->lost || lease->epoch != c->session.epoch)
         status = KVT_ESTALE;
     else
@@ -238,8 +240,8 @@ static kvt_request acquire_request(const acquire_args *args, uint64_t epoch) {
                          .context = args};
 }
 
-static kvt_status check_tokens(size_t n_before, const uint32_t *tokens, size_t n_tokens,
-                               uint32_t flags) {
+kvt_status kvt_tokens_check(size_t n_before, const uint32_t *tokens, size_t n_tokens,
+                            uint32_t flags) {
     if (n_tokens && !tokens)
         return kvt_error(KVT_EINVAL, "tokens is NULL, n_tokens is %zu", n_tokens);
     if (flags & ~(uint32_t)(KVT_CLAIM | KVT_LEAVE_ONE))
@@ -280,7 +282,7 @@ kvt_status kvt_acquire(kvt_client *client, const uint32_t *tokens, size_t n_toke
     kvt_status status = kvt_client_enter(client);
     if (status != KVT_OK)
         return status;
-    status = check_tokens(0, tokens, n_tokens, flags);
+    status = kvt_tokens_check(0, tokens, n_tokens, flags);
     acquire_args args = {.flags = flags, .tokens = tokens, .n_tokens = n_tokens};
     if (status == KVT_OK)
         status = acquire(client, &args, ret_lease);
@@ -345,7 +347,7 @@ kvt_status kvt_extend(kvt_lease *lease, size_t keep_tokens, const uint32_t *toke
         status = kvt_error(KVT_EINVAL, "keep_tokens is %zu; the lease holds or claims %u",
                            keep_tokens, known);
     else
-        status = check_tokens(keep_tokens, tokens, n_tokens, flags);
+        status = kvt_tokens_check(keep_tokens, tokens, n_tokens, flags);
     if (status == KVT_OK)
         status = extend(lease, keep_tokens, tokens, n_tokens, flags);
     kvt_client_leave(lease->client);
@@ -397,6 +399,16 @@ static void put_wait(kvt_writer *w, const kvt_session *s, const void *context) {
     kvt_wire_put_wait_req(w, context);
 }
 
+/* A WAIT that the caller has cancelled: the daemon need not keep a place for it. If there is no
+ * memory to remember it by, the place is free when the daemon's own bound has passed. */
+static void stop_waiting(kvt_lease *lease, uint64_t number) {
+    kvt_lease *entry = kvt_memory_get(sizeof *entry);
+    if (!entry)
+        return;
+    entry->epoch = lease->epoch;
+    kvt_client_undo(lease->client, entry, number);
+}
+
 static kvt_status wait_once(kvt_lease *lease, uint32_t held_tokens, uint32_t wait_ms,
                             uint64_t deadline_ms) {
     kvt_wait_req req = {.lease = lease->id,
@@ -415,6 +427,8 @@ static kvt_status wait_once(kvt_lease *lease, uint32_t held_tokens, uint32_t wai
         status = take_reply(lease, &reply, lease->n_tokens, req.first_page);
     else
         status = kvt_lease_failed(lease, status);
+    if (status == KVT_ECANCELED && reply.unanswered)
+        stop_waiting(lease, reply.number);
     kvt_reply_free(&reply);
     return status;
 }
@@ -451,7 +465,11 @@ kvt_status kvt_wait(kvt_lease *lease, size_t held_tokens, uint32_t wait_ms) {
     return status;
 }
 
-void kvt_lease_get(const kvt_lease *lease, kvt_lease_info *ret_info) {
+kvt_status kvt_lease_get(const kvt_lease *lease, kvt_lease_info *ret_info) {
+    if (!lease || !ret_info)
+        return kvt_error(KVT_EINVAL, "kvt_lease_get needs a lease and ret_info");
+    if (lease->pending && lease->pending != kvt_pending_mine())
+        return kvt_error(KVT_EBUSY, "a call on the lease was begun: kvt_finish it first");
     *ret_info = (kvt_lease_info){.n_tokens = lease->n_tokens,
                                  .held_tokens = lease->held_tokens,
                                  .computing_tokens = lease->computing_tokens,
@@ -459,6 +477,7 @@ void kvt_lease_get(const kvt_lease *lease, kvt_lease_info *ret_info) {
                                  .page_tokens = page_tokens_of(lease),
                                  .n_pages = lease->n_pages,
                                  .foreign_pages = lease->foreign_pages};
+    return KVT_OK;
 }
 
 /* --- release ------------------------------------------------------------------------------------
@@ -505,6 +524,8 @@ kvt_status kvt_release(kvt_lease *lease) {
     kvt_client *c = lease->client;
     if (kvt_client_forked(c))
         return release_forked(lease);
+    if (lease->pending && lease->pending != kvt_pending_mine())
+        return kvt_error(KVT_EBUSY, "a call on the lease was begun: kvt_finish it first");
     kvt_status status = kvt_client_enter(c);
     if (status != KVT_OK) {
         lease_free(lease, 1);

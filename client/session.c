@@ -228,7 +228,9 @@ kvt_status kvt_session_up(kvt_client *c, int needs, uint64_t deadline_ms,
     kvt_status status = KVT_OK;
     pthread_mutex_lock(&c->lock);
     while (c->gate && !c->closing && !is_up(c, needs) && status == KVT_OK)
-        if (!kvt_client_wait(c, deadline_ms))
+        if (kvt_canceled())
+            status = kvt_error_plain(KVT_ECANCELED);
+        else if (!kvt_client_wait(c, deadline_ms))
             status = kvt_error(KVT_ETIMEDOUT, "the session did not come up in time");
     if (c->closing)
         status = kvt_error_plain(KVT_ECLOSED);

@@ -10,6 +10,8 @@
 
 #include "client/kvtrunk.h"
 
+#include <stdatomic.h>
+
 typedef struct kvt_transport kvt_transport;
 
 /* A message of n bytes, not yet written to. NULL: no memory. */
@@ -18,6 +20,11 @@ kvt_message *kvt_message_new(size_t n_bytes);
 void *kvt_message_bytes(kvt_message *message, size_t *ret_n_bytes);
 void kvt_message_cut(kvt_message *message, size_t n_bytes); /* to its first n_bytes */
 void kvt_message_free(kvt_message *message);                /* NULL is accepted */
+
+/* Set once, by kvt_transport_cancel: the call that was given this has to end. */
+typedef struct kvt_cancel_flag {
+    atomic_int set;
+} kvt_cancel_flag;
 
 /* A clock that never goes back. */
 uint64_t kvt_now_ms(void);
@@ -36,11 +43,16 @@ void kvt_transport_close(kvt_transport *t);
  * set in any case.
  *
  * KVT_ECONN: there is nobody at the socket (told at once), or the connection broke; KVT_ETIMEDOUT;
- * KVT_ECLOSED: kvt_transport_stop; KVT_ENOMEM. After any of them with *ret_number != 0 the daemon
- * may have done it or not.
+ * KVT_ECLOSED: kvt_transport_stop; KVT_ECANCELED: kvt_transport_cancel of `cancel` (may be NULL);
+ * KVT_ENOMEM. After any of them with *ret_number != 0 the daemon may have done it or not.
  */
 kvt_status kvt_transport_call(kvt_transport *t, kvt_message *request, uint64_t deadline_ms,
-                              uint64_t *ret_number, kvt_message **ret_reply);
+                              const kvt_cancel_flag *cancel, uint64_t *ret_number,
+                              kvt_message **ret_reply);
+
+/* Sets the flag; a call with it, of now or later, ends with KVT_ECANCELED unless it has its reply.
+ */
+void kvt_transport_cancel(kvt_transport *t, kvt_cancel_flag *cancel);
 
 /* Is there a connection at the moment? */
 int kvt_transport_connected(kvt_transport *t);

@@ -59,7 +59,8 @@ typedef struct slot {
     uint32_t n_pipes; /* that the uplink had had when the call began */
     nng_ctx ctx;
     nng_aio *aio;
-    slot_state state; /* what the aio may be doing */
+    slot_state state;              /* what the aio may be doing */
+    const kvt_cancel_flag *cancel; /* of the call; may be NULL */
 } slot;
 
 /* All of it under the transport's lock. */
@@ -326,10 +327,16 @@ static int is_stuck(const uplink *l) {
     return l->n_pipes > 0 && !l->connected && kvt_now_ms() - l->lost_ms >= STUCK_MS;
 }
 
+static int is_canceled(const kvt_cancel_flag *cancel) {
+    return cancel && atomic_load(&cancel->set);
+}
+
 /* Waits, with the lock held, until there is a connection; makes an uplink if there is none. */
-static kvt_status wait_connected(kvt_transport *t, uint64_t deadline_ms) {
+static kvt_status wait_connected(kvt_transport *t, uint64_t deadline_ms,
+                                 const kvt_cancel_flag *cancel) {
     kvt_status status = KVT_OK;
-    while (status == KVT_OK && !t->stopped && !(t->links && t->links->connected)) {
+    while (status == KVT_OK && !t->stopped && !is_canceled(cancel) &&
+           !(t->links && t->links->connected)) {
         uint64_t now_ms = kvt_now_ms();
         int error = nobody_listens(t);
         if (error)
@@ -346,7 +353,9 @@ static kvt_status wait_connected(kvt_transport *t, uint64_t deadline_ms) {
             wait_until(t,
                        deadline_ms - now_ms < LOOK_AGAIN_MS ? deadline_ms : now_ms + LOOK_AGAIN_MS);
     }
-    return t->stopped ? kvt_error_plain(KVT_ECLOSED) : status;
+    if (t->stopped)
+        return kvt_error_plain(KVT_ECLOSED);
+    return is_canceled(cancel) ? kvt_error_plain(KVT_ECANCELED) : status;
 }
 
 /* --- opening and closing ------------------------------------------------------------------------
@@ -454,6 +463,7 @@ static void slot_give(kvt_transport *t, slot *s, int lost) {
     uplink *l = s->link;
     pthread_mutex_lock(&t->lock);
     s->state = SLOT_IDLE;
+    s->cancel = NULL;
     s->next_free = l->free_slots;
     l->free_slots = s;
     if (lost && !l->closing && l->n_pipes == s->n_pipes)
@@ -476,16 +486,17 @@ static nng_duration send_ms(uint64_t deadline_ms) {
 
 /* Hands the message to nng, in the order of the numbers: the queue behind nng_ctx_send is first in,
  * first out, and the lock covers the number and the entry. */
-static kvt_status begin_send(kvt_transport *t, nng_msg *msg, uint64_t deadline_ms, slot **ret_slot,
-                             uint64_t *ret_number) {
+static kvt_status begin_send(kvt_transport *t, nng_msg *msg, uint64_t deadline_ms,
+                             const kvt_cancel_flag *cancel, slot **ret_slot, uint64_t *ret_number) {
     pthread_mutex_lock(&t->lock);
-    kvt_status status = wait_connected(t, deadline_ms);
+    kvt_status status = wait_connected(t, deadline_ms, cancel);
     slot *s = status == KVT_OK ? slot_take(t->links) : NULL;
     if (status == KVT_OK && !s)
         status = kvt_error_plain(KVT_ENOMEM);
     if (s) {
         *ret_number = ++t->number;
         memcpy((uint8_t *)nng_msg_body(msg) + NUMBER_AT, ret_number, sizeof *ret_number);
+        s->cancel = cancel;
         nng_aio_set_msg(s->aio, msg);
         nng_aio_set_timeout(s->aio, send_ms(deadline_ms));
         s->state = SLOT_SENDING;
@@ -502,10 +513,11 @@ static kvt_status timed_out(const kvt_transport *t) {
 
 /* Until the request is on its way, or cannot be. The message is consumed. */
 static kvt_status send_request(kvt_transport *t, nng_msg *msg, uint64_t deadline_ms,
-                               slot **ret_slot, uint64_t *ret_number) {
+                               const kvt_cancel_flag *cancel, slot **ret_slot,
+                               uint64_t *ret_number) {
     for (;;) {
         slot *s = NULL;
-        kvt_status status = begin_send(t, msg, deadline_ms, &s, ret_number);
+        kvt_status status = begin_send(t, msg, deadline_ms, cancel, &s, ret_number);
         if (status != KVT_OK) {
             nng_msg_free(msg);
             return status;
@@ -528,7 +540,7 @@ static kvt_status send_request(kvt_transport *t, nng_msg *msg, uint64_t deadline
 
 static int begin_receive(kvt_transport *t, slot *s, uint64_t deadline_ms) {
     pthread_mutex_lock(&t->lock);
-    int there = !t->stopped && !s->link->closing;
+    int there = !t->stopped && !s->link->closing && !is_canceled(s->cancel);
     if (there) {
         s->state = SLOT_RECEIVING;
         nng_aio_set_timeout(s->aio, left_ms(deadline_ms, INT32_MAX));
@@ -539,7 +551,7 @@ static int begin_receive(kvt_transport *t, slot *s, uint64_t deadline_ms) {
 }
 
 /* What ended the wait for a reply. */
-static kvt_status not_received(kvt_transport *t, int error) {
+static kvt_status not_received(kvt_transport *t, int error, const kvt_cancel_flag *cancel) {
     pthread_mutex_lock(&t->lock);
     int stopped = t->stopped;
     pthread_mutex_unlock(&t->lock);
@@ -547,17 +559,31 @@ static kvt_status not_received(kvt_transport *t, int error) {
         return kvt_error_plain(KVT_ECLOSED);
     if (error == NNG_ETIMEDOUT)
         return timed_out(t);
+    if (error == NNG_ECANCELED && is_canceled(cancel))
+        return kvt_error_plain(KVT_ECANCELED);
     return kvt_error(KVT_ECONN, "the connection to the daemon at %s broke during the call",
                      t->address.sun_path);
 }
 
+void kvt_transport_cancel(kvt_transport *t, kvt_cancel_flag *cancel) {
+    pthread_mutex_lock(&t->lock);
+    atomic_store(&cancel->set, 1);
+    for (uplink *l = t->links; l; l = l->next)
+        for (slot *s = l->slots; s; s = s->next)
+            if (s->cancel == cancel && s->state != SLOT_IDLE)
+                nng_aio_cancel(s->aio);
+    pthread_cond_broadcast(&t->changed);
+    pthread_mutex_unlock(&t->lock);
+}
+
 kvt_status kvt_transport_call(kvt_transport *t, kvt_message *request, uint64_t deadline_ms,
-                              uint64_t *ret_number, kvt_message **ret_reply) {
+                              const kvt_cancel_flag *cancel, uint64_t *ret_number,
+                              kvt_message **ret_reply) {
     slot *s = NULL;
     uint64_t number = 0;
     *ret_number = 0;
     *ret_reply = NULL;
-    kvt_status status = send_request(t, msg_of(request), deadline_ms, &s, &number);
+    kvt_status status = send_request(t, msg_of(request), deadline_ms, cancel, &s, &number);
     if (status != KVT_OK)
         return status;
     *ret_number = number;
@@ -565,5 +591,5 @@ kvt_status kvt_transport_call(kvt_transport *t, kvt_message *request, uint64_t d
     if (!error)
         *ret_reply = (kvt_message *)(void *)nng_aio_get_msg(s->aio);
     slot_give(t, s, error && error != NNG_ETIMEDOUT && error != NNG_ECANCELED);
-    return error ? not_received(t, error) : KVT_OK;
+    return error ? not_received(t, error, cancel) : KVT_OK;
 }

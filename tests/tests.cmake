@@ -114,6 +114,10 @@ set(client_test LIBS kvtrunk_static kvt_store nng)
 kvt_test(test_client SOURCES test_client.c fake_daemon.c ${client_test})
 kvt_test(test_client_threads SOURCES test_client_threads.c fake_daemon.c ${client_test}
          LABELS threads)
+kvt_test(test_client_async SOURCES test_client_async.c fake_daemon.c ${client_test}
+         LABELS threads)
+kvt_test(e2e_async SOURCES e2e/async.c e2e/e2e.c LIBS kvtrunk_static kvt_oracle
+         LABELS e2e threads NEEDS kvtrunkd TIMEOUT 300)
 kvt_test(test_client_faults SOURCES test_client_faults.c fake_daemon.c ${client_test} LABELS slow)
 
 kvt_test(test_codec_calls SOURCES test_codec_calls.c LIBS kvtrunk_static)
