@@ -3,7 +3,7 @@
  *
  *     core thread                                        helper process (disk_helper.c)
  *     disk_submit --> queue --> socket pair ---------->  tier_put, tier_get, ...
- * (store/tier_lmdb.h) done, found <-- disk_step <---- socket pair <---- host arena (memfd, mapped
+ * (store/tier.h) done, found <-- disk_step <---- socket pair <---- host arena (memfd, mapped
  * by both): page bytes travel here alone
  *
  * The helper may die at any time, of a signal or of a damaged file: every request that it had then

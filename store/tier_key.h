@@ -5,7 +5,7 @@
  *     key of page  = H(key of the page in front of it (or root), slot, n_tokens, tokens)
  *
  * A key FINDS a record; it never decides. What decides is a comparison of all that the record says
- * of itself, and of the serial number of the record in front of it (see tier_lmdb.h): so two paths
+ * of itself, and of the serial number of the record in front of it (see tier.h): so two paths
  * whose keys are equal are a miss for one of them, not wrong bytes. tier_key_debug_bits makes that
  * happen in a test.
  *

@@ -76,6 +76,7 @@ if(KVT_SANITIZE)
 endif()
 kvt_test(test_store_model SOURCES test_store_model.c LIBS kvt_store ARGS 1 ${store_operations})
 kvt_test(test_store_model_long TARGET test_store_model ARGS 2 50000000 LABELS slow TIMEOUT 1200)
+kvt_test(test_tier SOURCES test_tier.c LIBS kvt_tier kvt_wire)
 
 # ./run bench. Not a test: what it prints is a timing, and means something on an idle machine only.
 file(GLOB bench_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/bench/*.c)

@@ -1,0 +1,190 @@
+/* tier_files.c - see tier_files.h. */
+#include "store/tier_files.h"
+#include "kernels/say.h"
+#include "store/tier_record.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { KEPT_OF_BROKEN_BYTES = 1 << 20, LOCK_POLL_MS = 10 };
+
+static kvt_status status_of(int error) {
+    switch (error) {
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG:
+        return KVT_EFULL;
+    case EACCES:
+    case EPERM:
+    case EROFS:
+        return KVT_EDENIED;
+    case ENOMEM:
+        return KVT_ENOMEM;
+    default:
+        return KVT_EIO;
+    }
+}
+
+static int take_lock(int fd, uint32_t wait_ms) {
+    const struct timespec pause = {.tv_nsec = LOCK_POLL_MS * 1000000L};
+    for (uint32_t waited_ms = 0;; waited_ms += LOCK_POLL_MS) {
+        if (flock(fd, LOCK_EX | LOCK_NB) == 0)
+            return 0;
+        if (errno != EWOULDBLOCK && errno != EINTR)
+            return -1;
+        if (waited_ms >= wait_ms) {
+            errno = EWOULDBLOCK;
+            return -1;
+        }
+        nanosleep(&pause, NULL);
+    }
+}
+
+kvt_status tier_files_open(const tier_options *o, uint64_t ballast_bytes, char *why,
+                           size_t why_bytes, tier_files *ret_files) {
+    tier_files f = {.dir = -1, .lock = -1, .ballast_bytes = ballast_bytes};
+    kvt_status status = KVT_EINVAL;
+    if ((size_t)snprintf(f.name, sizeof f.name, "%s", o->dir) >= sizeof f.name ||
+        (size_t)snprintf(f.boot_id, sizeof f.boot_id, "%s", o->boot_id) >= sizeof f.boot_id)
+        return kvt_say(why, why_bytes, KVT_EINVAL, "the directory's name is too long");
+    if (mkdir(f.name, 0700) != 0 && errno != EEXIST) {
+        status = kvt_say(why, why_bytes, status_of(errno), "%s cannot be made: %s", f.name,
+                         strerror(errno));
+        goto out;
+    }
+    f.dir = open(f.name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (f.dir >= 0)
+        f.lock = openat(f.dir, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (f.lock < 0) {
+        status = kvt_say(why, why_bytes, status_of(errno), "%s: %s", f.name, strerror(errno));
+        goto out;
+    }
+    if (take_lock(f.lock, o->lock_wait_ms) != 0) {
+        status = errno == EWOULDBLOCK ? KVT_EBUSY : status_of(errno);
+        kvt_say(why, why_bytes, status, "%s: %s", f.name,
+                status == KVT_EBUSY ? "another process has this disk tier" : strerror(errno));
+        goto out;
+    }
+    *ret_files = f;
+    return KVT_OK;
+out:
+    tier_files_close(&f);
+    return status;
+}
+
+void tier_files_close(tier_files *f) {
+    if (f->lock >= 0)
+        close(f->lock);
+    if (f->dir >= 0)
+        close(f->dir);
+    f->lock = f->dir = -1;
+}
+
+/* --- the stamp ---------------------------------------------------------------------------------
+ */
+
+/* Text, so that whoever looks into the directory sees what it is:
+ *     kvtrunk-disk-tier 1 open 4f9d...   */
+tier_found tier_files_found(const tier_files *f) {
+    char text[256] = "", state[8] = "", boot_id[TIER_MAX_BOOT_ID_BYTES + 1] = "";
+    unsigned version = 0;
+    if (tier_files_data_bytes(f) == 0)
+        return TIER_FOUND_NONE;
+    int fd = openat(f->dir, "stamp", O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+    if (fd >= 0)
+        close(fd);
+    if (n <= 0)
+        return TIER_FOUND_BROKEN; /* nobody knows what this file is */
+    int fields = sscanf(text, "kvtrunk-disk-tier %u %7s %64s", &version, state, boot_id);
+    if (fields < 1)
+        return TIER_FOUND_BROKEN;
+    if (version != TIER_FORMAT_VERSION)
+        return TIER_FOUND_VERSION;
+    if (fields >= 2 && strcmp(state, "closed") == 0)
+        return TIER_FOUND_CLEAN;
+    if (fields == 3 && strcmp(state, "open") == 0)
+        return f->boot_id[0] && strcmp(boot_id, f->boot_id) == 0 ? TIER_FOUND_KILLED
+                                                                 : TIER_FOUND_CRASHED;
+    return TIER_FOUND_BROKEN;
+}
+
+kvt_status tier_files_stamp(const tier_files *f, int clean) {
+    char text[256];
+    int n = snprintf(text, sizeof text, "kvtrunk-disk-tier %u %s %s\n", TIER_FORMAT_VERSION,
+                     clean ? "closed" : "open", f->boot_id[0] ? f->boot_id : "unknown");
+    int fd =
+        openat(f->dir, "stamp.new", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0)
+        return status_of(errno);
+    int failed = write(fd, text, (size_t)n) != n || fsync(fd) != 0;
+    int error = failed ? errno : 0;
+    close(fd);
+    if (!failed && renameat(f->dir, "stamp.new", f->dir, "stamp") != 0)
+        error = errno;
+    if (error)
+        return status_of(error);
+    fsync(f->dir);
+    return KVT_OK;
+}
+
+/* --- moving aside ------------------------------------------------------------------------------
+ */
+
+static void cut(int dir, const char *name) {
+    struct stat st;
+    int fd = openat(dir, name, O_WRONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0)
+        return;
+    if (fstat(fd, &st) == 0 && st.st_size > KEPT_OF_BROKEN_BYTES &&
+        ftruncate(fd, KEPT_OF_BROKEN_BYTES) != 0)
+        unlinkat(dir, name, 0);
+    close(fd);
+}
+
+kvt_status tier_files_aside(const tier_files *f, tier_found kind) {
+    const char *to = kind == TIER_FOUND_VERSION  ? "aside/other-version.mdb"
+                     : kind == TIER_FOUND_BROKEN ? "aside/broken.mdb"
+                                                 : NULL;
+    if (!to)
+        return unlinkat(f->dir, TIER_DATA_NAME, 0) == 0 || errno == ENOENT ? KVT_OK
+                                                                           : status_of(errno);
+    mkdirat(f->dir, "aside", 0700);
+    if (renameat(f->dir, TIER_DATA_NAME, f->dir, to) != 0 && errno != ENOENT &&
+        unlinkat(f->dir, TIER_DATA_NAME, 0) != 0)
+        return status_of(errno);
+    if (kind == TIER_FOUND_BROKEN)
+        cut(f->dir, to);
+    return KVT_OK;
+}
+
+uint64_t tier_files_data_bytes(const tier_files *f) {
+    struct stat st;
+    if (fstatat(f->dir, TIER_DATA_NAME, &st, AT_SYMLINK_NOFOLLOW) != 0)
+        return 0;
+    return (uint64_t)st.st_size;
+}
+
+/* --- the ballast -------------------------------------------------------------------------------
+ */
+
+void tier_files_drop_ballast(const tier_files *f) {
+    unlinkat(f->dir, "ballast", 0);
+}
+
+void tier_files_take_ballast(const tier_files *f) {
+    struct stat st;
+    int fd = openat(f->dir, "ballast", O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0)
+        return;
+    if (fstat(fd, &st) == 0 && (uint64_t)st.st_size != f->ballast_bytes &&
+        posix_fallocate(fd, 0, (off_t)f->ballast_bytes) != 0)
+        unlinkat(f->dir, "ballast", 0);
+    close(fd);
+}
