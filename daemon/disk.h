@@ -28,7 +28,7 @@ typedef struct disk disk;
 
 enum {
     DISK_MAX_ITEMS = 32, /* of a request */
-    DISK_MAX_REALMS = 1024,
+    DISK_MAX_REALMS = 4096,
 };
 #define DISK_NO_REALM UINT32_MAX
 
@@ -62,7 +62,8 @@ typedef struct disk_item {
  * A request is the caller's memory until done gets it.
  *
  * WRITE: one transaction. An item's parent is in the file, or earlier in this request, or in a
- * request submitted before: its serial is known at once, since disk_submit fills it in. Status:
+ * request submitted before: its serial is known at once, since disk_submit fills it in (and, for
+ * one earlier in the same request, the child's parent_serial too). Status:
  * KVT_OK (`serial` is the record's: another than was given if the page was there already, which
  * happens while the scan is under way), KVT_EEXIST (another page has this key; do not write its
  * children either), KVT_EORDER (its parent is not there), KVT_EFULL, KVT_EIO.
@@ -117,11 +118,12 @@ typedef struct disk_options {
      * is not needed), or DISK_NO_REALM: its records are passed over and stay. */
     uint32_t (*found_realm)(void *context, const void *bytes, size_t n_bytes);
     void (*found)(void *context, const disk_found *record);
-    /* Everything that was there has been found. Once for each start of a helper that scans: the
-     * first one, and one after the file was lost (nothing is found then). */
+    /* Everything that was there has been found. Once for each start of a helper: after one died, it
+     * is not known what of its last writes and deletes was done, so the file is scanned again, and
+     * found is called for what the daemon knows already, too. */
     void (*scan_done)(void *context);
-    /* Records that were said to be there are not any more: the file was moved aside. Called before
-     * requests under way are done with KVT_EIO. */
+    /* No record that was said to be there is there any more: the file could not be used, or had to
+     * be made anew. (Not for DISK_FLUSH_ALL, and not within disk_open.) */
     void (*lost_all)(void *context);
     /* A line for the log; may be NULL. level: 0 error, 1 warning, 2 info. */
     void (*log)(void *context, int level, const char *line);

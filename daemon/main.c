@@ -1,4 +1,5 @@
 /* main.c - kvtrunkd: what the command line asks for. */
+#include "daemon/disk_helper.h"
 #include "daemon/log.h"
 #include "daemon/notify.h"
 #include "daemon/params_print.h"
@@ -61,6 +62,7 @@ int main(int argc, char **argv) {
     char why[CONFIG_WHY_BYTES];
     static options o;
     static config c;
+    disk_helper_main(argc, argv);
     log_open();
     if (options_read(argc, argv, &o, why, sizeof why) != KVT_OK) {
         refuse(EXIT_CODE_USAGE, why);

@@ -77,6 +77,7 @@ endif()
 kvt_test(test_store_model SOURCES test_store_model.c LIBS kvt_store ARGS 1 ${store_operations})
 kvt_test(test_store_model_long TARGET test_store_model ARGS 2 50000000 LABELS slow TIMEOUT 1200)
 kvt_test(test_tier SOURCES test_tier.c LIBS kvt_tier kvt_wire)
+kvt_test(test_disk SOURCES test_disk.c LIBS kvt_disk kvt_wire)
 
 # ./run bench. Not a test: what it prints is a timing, and means something on an idle machine only.
 file(GLOB bench_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/bench/*.c)

@@ -1,0 +1,265 @@
+/* disk_process.c - the life of the disk helper: started, watched, ended, started again. */
+#include "client/assert.h"
+#include "daemon/disk_state.h"
+#include "kernels/say.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/timerfd.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    FIRST_PAUSE_MS = 20,
+    LAST_PAUSE_MS = 10000,
+    FIRST_FREE_FD = 10,     /* above those that the helper is given */
+    OPEN_LIMIT_MS = 120000, /* to open, with a walk over a file that is in doubt */
+};
+
+extern char **environ;
+
+uint64_t disk_now_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+void disk_log(const disk *d, int level, const char *format, ...) {
+    char line[1024];
+    va_list arguments;
+    if (!d->options.log)
+        return;
+    va_start(arguments, format);
+    vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    d->options.log(d->options.context, level, line);
+}
+
+/* --- starting ----------------------------------------------------------------------------------
+ */
+
+static int spawn_actions(posix_spawn_file_actions_t *actions, int socket, int host) {
+    int error = posix_spawn_file_actions_addopen(actions, 0, "/dev/null", O_RDONLY, 0);
+    if (!error)
+        error = posix_spawn_file_actions_addopen(actions, 1, "/dev/null", O_WRONLY, 0);
+    if (!error)
+        error = posix_spawn_file_actions_adddup2(actions, socket, DISK_HELPER_SOCKET);
+    if (!error)
+        error = posix_spawn_file_actions_adddup2(actions, host, DISK_HELPER_HOST);
+    return error;
+}
+
+/* The daemon blocks signals and ignores some; the helper starts without. */
+static int spawn_attributes(posix_spawnattr_t *attributes) {
+    sigset_t none, all;
+    sigemptyset(&none);
+    sigfillset(&all);
+    int error = posix_spawnattr_setsigmask(attributes, &none);
+    if (!error)
+        error = posix_spawnattr_setsigdefault(attributes, &all);
+    if (!error)
+        error =
+            posix_spawnattr_setflags(attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+    return error;
+}
+
+static int spawn(disk *d, int socket, int host) {
+    char budget[32], host_bytes[32], lock_wait[16], flags[16], parent[16];
+    snprintf(budget, sizeof budget, "%llu", (unsigned long long)d->options.budget_bytes);
+    snprintf(host_bytes, sizeof host_bytes, "%llu", (unsigned long long)d->options.host_bytes);
+    snprintf(lock_wait, sizeof lock_wait, "%u", d->options.lock_wait_ms);
+    snprintf(flags, sizeof flags, "%u", d->flags);
+    snprintf(parent, sizeof parent, "%d", (int)getpid());
+    char *arguments[] = {(char *)(uintptr_t) "kvtrunkd-disk",
+                         (char *)(uintptr_t)DISK_HELPER_ARGUMENT,
+                         (char *)(uintptr_t)d->options.dir,
+                         budget,
+                         host_bytes,
+                         lock_wait,
+                         flags,
+                         parent,
+                         NULL};
+    posix_spawn_file_actions_t actions;
+    posix_spawnattr_t attributes;
+    int error = posix_spawn_file_actions_init(&actions);
+    if (error)
+        return error;
+    error = posix_spawnattr_init(&attributes);
+    if (!error) {
+        error = spawn_actions(&actions, socket, host);
+        if (!error)
+            error = spawn_attributes(&attributes);
+        if (!error)
+            error =
+                posix_spawn(&d->pid, "/proc/self/exe", &actions, &attributes, arguments, environ);
+        posix_spawnattr_destroy(&attributes);
+    }
+    posix_spawn_file_actions_destroy(&actions);
+    if (error)
+        d->pid = 0;
+    return error;
+}
+
+static void fresh_life(disk *d) {
+    d->phase = DISK_OPENING;
+    d->killed = d->useful = d->waiting_to_send = 0;
+    d->scanned = 0;
+    d->n_scan_numbers = 0;
+    d->last_heard_ms = disk_now_ms();
+    d->n_starts++;
+    for (uint32_t i = 0; i < DISK_MAX_REALMS; i++)
+        d->realms[i].told = 0;
+}
+
+kvt_status disk_spawn(disk *d, char *why, size_t why_bytes) {
+    int ends[2], ours = -1, theirs = -1, host = -1, error = 0;
+    KVT_ASSERT(d->pid == 0 && d->socket < 0);
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
+        return kvt_say(why, why_bytes, KVT_EIO, "no socket: %s", strerror(errno));
+    ours = ends[0];
+    theirs = fcntl(ends[1], F_DUPFD_CLOEXEC, FIRST_FREE_FD);
+    host = fcntl(d->options.host_fd, F_DUPFD_CLOEXEC, FIRST_FREE_FD);
+    if (theirs < 0 || host < 0 || fcntl(ours, F_SETFL, O_NONBLOCK) != 0)
+        error = errno;
+    if (!error)
+        error = spawn(d, theirs, host);
+    if (!error) {
+        d->pidfd = (int)syscall(SYS_pidfd_open, d->pid, 0);
+        if (d->pidfd < 0) { /* cannot be watched: a kernel before 5.3 */
+            error = errno;
+            kill(d->pid, SIGKILL);
+            waitpid(d->pid, NULL, 0);
+            d->pid = 0;
+        }
+    }
+    close(ends[1]);
+    if (theirs >= 0)
+        close(theirs);
+    if (host >= 0)
+        close(host);
+    if (error) {
+        close(ours);
+        return kvt_say(why, why_bytes, error == ENOMEM ? KVT_ENOMEM : KVT_EIO,
+                       "the disk helper cannot be started: %s", strerror(error));
+    }
+    d->socket = ours;
+    struct epoll_event on_socket = {.events = EPOLLIN}, on_end = {.events = EPOLLIN};
+    KVT_ASSERT(epoll_ctl(d->epoll_fd, EPOLL_CTL_ADD, d->socket, &on_socket) == 0);
+    KVT_ASSERT(epoll_ctl(d->epoll_fd, EPOLL_CTL_ADD, d->pidfd, &on_end) == 0);
+    fresh_life(d);
+    return KVT_OK;
+}
+
+/* --- ending ------------------------------------------------------------------------------------
+ */
+
+void disk_socket_end(disk *d) {
+    if (d->socket >= 0)
+        close(d->socket); /* takes it out of epoll too: nobody else has it */
+    d->socket = -1;
+}
+
+void disk_kill(disk *d) {
+    if (d->pid == 0 || d->killed)
+        return;
+    d->killed = 1;
+    kill(d->pid, SIGKILL);
+}
+
+/*
+ * What does its end say about the file? Killed from outside: nothing. By a signal of its own, by us
+ * for its silence, or in a way that nobody knows: the next one looks through it before it uses it,
+ * and if it dies of that, or knows that the file is damaged, a new file is made.
+ */
+static uint32_t next_flags(const disk *d, int status) {
+    if (WIFEXITED(status)) {
+        switch (WEXITSTATUS(status)) {
+        case DISK_EXIT_CLOSED:
+        case DISK_EXIT_ORPHAN:
+        case DISK_EXIT_REFUSED:
+        case DISK_EXIT_USAGE:
+            return d->flags;
+        case DISK_EXIT_BROKEN:
+            return TIER_DISCARD;
+        default:
+            break;
+        }
+    } else if (!d->killed && (WTERMSIG(status) == SIGKILL || WTERMSIG(status) == SIGTERM)) {
+        return d->flags;
+    }
+    return d->phase == DISK_OPENING && d->flags ? TIER_DISCARD : TIER_CHECK;
+}
+
+static void describe(const disk *d, int status) {
+    char how[64];
+    if (WIFEXITED(status))
+        snprintf(how, sizeof how, "ended with status %d", WEXITSTATUS(status));
+    else
+        snprintf(how, sizeof how, "was ended by signal %d (%s)", WTERMSIG(status),
+                 strsignal(WTERMSIG(status)));
+    disk_log(d, d->closing ? 2 : 1, "the disk helper %s%s", how,
+             d->killed ? " since it did not answer" : "");
+}
+
+int disk_reap(disk *d) {
+    int status;
+    if (d->pid == 0 || waitpid(d->pid, &status, WNOHANG) != d->pid)
+        return 0;
+    if (!(WIFEXITED(status) && WEXITSTATUS(status) == DISK_EXIT_CLOSED))
+        describe(d, status);
+    d->flags = next_flags(d, status);
+    d->pid = 0;
+    close(d->pidfd);
+    d->pidfd = -1;
+    disk_socket_end(d);
+    d->phase = DISK_DOWN;
+    d->scanned = 0;
+    d->before.corrupt += d->seen.corrupt;
+    d->before.foreign += d->seen.foreign;
+    d->before.orphans += d->seen.orphans;
+    d->seen = (tier_usage){.records = 0};
+    if (d->useful)
+        d->pause_ms = 0;
+    else
+        d->pause_ms = d->pause_ms == 0                  ? FIRST_PAUSE_MS
+                      : d->pause_ms * 2 < LAST_PAUSE_MS ? d->pause_ms * 2
+                                                        : LAST_PAUSE_MS;
+    d->restart_due_ms = disk_now_ms() + d->pause_ms;
+    return 1;
+}
+
+/* --- watching ----------------------------------------------------------------------------------
+ */
+
+static uint64_t due_ms(const disk *d) {
+    if (d->phase == DISK_DOWN)
+        return d->closing ? 0 : d->restart_due_ms;
+    if (d->phase == DISK_OPENING)
+        return d->last_heard_ms + d->options.lock_wait_ms + OPEN_LIMIT_MS;
+    return d->n_sent > 0 || !d->scanned ? d->last_heard_ms + d->options.stall_ms : 0;
+}
+
+void disk_watch(disk *d) {
+    uint64_t due = due_ms(d), now = disk_now_ms();
+    struct itimerspec at = {
+        .it_value = {.tv_sec = (time_t)(due / 1000), .tv_nsec = (long)(due % 1000) * 1000000}};
+    timerfd_settime(d->timer_fd, TFD_TIMER_ABSTIME, &at, NULL); /* 0: never */
+    if (due && due <= now && d->phase != DISK_DOWN)
+        disk_kill(d);
+    int wanted = d->first != NULL && d->phase == DISK_UP;
+    if (d->socket >= 0 && wanted != d->waiting_to_send) {
+        struct epoll_event event = {.events = EPOLLIN | (wanted ? EPOLLOUT : 0u)};
+        epoll_ctl(d->epoll_fd, EPOLL_CTL_MOD, d->socket, &event);
+        d->waiting_to_send = wanted;
+    }
+}

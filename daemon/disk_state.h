@@ -1,0 +1,86 @@
+/* disk_state.h - what disk.c (requests) and disk_process.c (the helper's life) share. */
+#ifndef KVT_DAEMON_DISK_STATE_H
+#define KVT_DAEMON_DISK_STATE_H
+
+#include "daemon/disk_wire.h"
+
+#include <sys/types.h>
+
+/*
+ *            spawn             HELLO
+ *    DOWN ----------> OPENING -------> UP
+ *      ^                 |             |  socket's end, silence, nonsense: SIGKILL
+ *      '---- reaped -----+------- <----'
+ */
+typedef enum disk_phase {
+    DISK_DOWN = 0, /* no process; one is to be started at restart_due_ms */
+    DISK_OPENING,
+    DISK_UP,
+} disk_phase;
+
+typedef struct disk_realm_entry {
+    uint32_t number; /* the daemon's */
+    uint32_t told;   /* to this helper */
+    size_t n_bytes;
+    uint8_t *bytes; /* NULL: the place is free */
+} disk_realm_entry;
+
+struct disk {
+    disk_options options; /* dir is a copy */
+    int epoll_fd, timer_fd;
+
+    /* the process */
+    disk_phase phase;
+    pid_t pid; /* 0: none */
+    int pidfd;
+    int socket;          /* -1: none, or it has ended */
+    int waiting_to_send; /* EPOLLOUT is asked for */
+    int killed;          /* by us, since it did not answer */
+    int useful;          /* it has done something since it was started */
+    int opening_first;   /* within disk_open */
+    int closing;
+    uint32_t flags; /* of the next start: TIER_CHECK, TIER_DISCARD */
+    uint32_t n_starts;
+    uint64_t last_heard_ms, restart_due_ms, pause_ms;
+    kvt_status refused; /* by HELLO */
+    char why[DISK_MAX_WHY];
+
+    /* requests: a slot each; those not sent yet are in the list */
+    disk_request **slots; /* [max_requests] NULL: free */
+    uint32_t *free_slots;
+    uint32_t n_free, n_sent;
+    disk_request *first, **last;
+    uint64_t last_serial;
+
+    disk_realm_entry realms[DISK_MAX_REALMS];
+    int scanned;
+    uint32_t scan_numbers[TIER_MAX_REALMS]; /* the daemon's, by place in the scan's list */
+    uint32_t n_scan_numbers;
+
+    disk_stats stats;
+    tier_usage seen, before; /* of this helper; of all earlier ones, counters only */
+};
+
+uint64_t disk_now_ms(void);
+void disk_log(const disk *d, int level, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* disk_process.c */
+kvt_status disk_spawn(disk *d, char *why, size_t why_bytes);
+/* Ends a helper that makes no sense or does not answer; disk_reap does the rest. */
+void disk_kill(disk *d);
+/* Looks whether it has ended. Then 1, and what is to be done next is in flags, pause_ms. */
+int disk_reap(disk *d);
+/* Asks epoll for what is of interest now, and sets the timer. */
+void disk_watch(disk *d);
+void disk_socket_end(disk *d);
+
+/* disk.c */
+/* A message of the helper. 0: it is nonsense. */
+int disk_take(disk *d, const uint8_t *message, size_t n);
+/* Sends what can be sent. */
+void disk_pump(disk *d);
+/* Ends all requests with KVT_EIO. */
+void disk_fail_all(disk *d);
+
+#endif

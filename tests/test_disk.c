@@ -1,0 +1,405 @@
+/*
+ * The disk tier with its real helper process: what was written is read back, the helper is killed
+ * in the middle of things, its file is cut, damaged and lost under it. Never wrong bytes, and the
+ * process that asks lives.
+ *
+ *     test_disk [ROUNDS]    of killing (40; the long run makes 200) and of damaging
+ */
+#include "daemon/disk.h"
+#include "daemon/disk_helper.h"
+#include "tests/tier_kit.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/wait.h>
+
+enum {
+    N_PAGES = 300,
+    MAX_BYTES = 30000,
+    FRAME_BYTES = 32768,
+    N_FRAMES = N_PAGES + 64, /* one for each page to write from, and some to read to */
+    BATCH = 16,
+};
+#define BUDGET     (UINT64_C(24) << 20)
+#define HOST_BYTES ((uint64_t)N_FRAMES * FRAME_BYTES)
+
+static uint64_t seed = 1, rng;
+static const char realm_name[] = "the realm of this test";
+
+typedef struct bench {
+    disk *d;
+    int host_fd;
+    uint8_t *host;
+    kit_page pages[N_PAGES];
+    int there[N_PAGES]; /* 1: said to be written; -1: may be either */
+    uint32_t n_found, n_scans, n_lost;
+    int found[N_PAGES];
+    uint32_t last_depth;
+} bench;
+
+static bench b;
+
+static void done(void *context, disk_request *r) {
+    (void)context;
+    *(int *)r->context = 1;
+}
+
+static uint32_t found_realm(void *context, const void *bytes, size_t n) {
+    (void)context;
+    return n == strlen(realm_name) && memcmp(bytes, realm_name, n) == 0 ? 7 : DISK_NO_REALM;
+}
+
+static void found(void *context, const disk_found *f) {
+    (void)context;
+    CHECK_EQ(f->realm, 7);
+    CHECK(f->depth >= b.last_depth);
+    b.last_depth = f->depth;
+    for (int i = 0; i < N_PAGES; i++) {
+        kit_page *p = &b.pages[i];
+        if (!tier_key_equal(&p->key, &f->key))
+            continue;
+        CHECK_EQ(f->bytes, p->bytes);
+        CHECK_EQ(f->n_tokens, p->n_tokens);
+        CHECK(memcmp(f->tokens, p->tokens, 4 * (size_t)p->n_tokens) == 0);
+        CHECK_EQ(f->parent_serial, p->parent < 0 ? 0 : b.pages[p->parent].serial);
+        p->serial = f->serial;
+        if (!b.found[i])
+            b.n_found++;
+        b.found[i] = 1;
+    }
+}
+
+static void scan_done(void *context) {
+    (void)context;
+    b.n_scans++;
+}
+
+static void lost_all(void *context) {
+    (void)context;
+    b.n_lost++;
+    memset(b.there, 0, sizeof b.there);
+}
+
+static void log_line(void *context, int level, const char *line) {
+    (void)context;
+    if (getenv("KVT_TEST_LOUD"))
+        fprintf(stderr, "[%d] %s\n", level, line);
+}
+
+static kvt_status try_open_disk(const char *dir, uint64_t budget, disk **ret_disk) {
+    char why[512] = "";
+    disk_options options = {.dir = dir,
+                            .budget_bytes = budget,
+                            .host_fd = b.host_fd,
+                            .host_bytes = HOST_BYTES,
+                            .max_requests = 32,
+                            .lock_wait_ms = 100,
+                            .done = done,
+                            .found_realm = found_realm,
+                            .found = found,
+                            .scan_done = scan_done,
+                            .lost_all = lost_all,
+                            .log = log_line};
+    kvt_status status = disk_open(&options, why, sizeof why, ret_disk);
+    CHECK_MSG(status == KVT_OK || why[0], "%s without a reason", kvt_status_name(status));
+    if (status != KVT_OK && status != KVT_EBUSY)
+        fprintf(stderr, "disk_open: %s: %s\n", kvt_status_name(status), why);
+    return status;
+}
+
+static void forget_found(void) {
+    memset(b.found, 0, sizeof b.found);
+    b.n_found = b.last_depth = 0;
+}
+
+static void open_disk(const char *dir) {
+    forget_found();
+    CHECK_EQ(try_open_disk(dir, BUDGET, &b.d), KVT_OK);
+    CHECK_EQ(disk_realm(b.d, 7, realm_name, strlen(realm_name)), KVT_OK);
+}
+
+static void step(void) {
+    struct pollfd fd = {.fd = disk_fd(b.d), .events = POLLIN};
+    CHECK(poll(&fd, 1, 20000) == 1);
+    disk_step(b.d);
+}
+
+static void wait_scan(void) {
+    uint32_t before = b.n_scans;
+    while (!disk_scanned(b.d) && b.n_scans == before)
+        step();
+}
+
+static void wait_up(void) {
+    while (!disk_up(b.d))
+        step();
+}
+
+/* --- requests ----------------------------------------------------------------------------------
+ */
+
+typedef struct job {
+    disk_request request;
+    disk_item items[BATCH];
+    int at[BATCH];
+    int done;
+} job;
+
+static void item_of(int p, disk_item *item) {
+    const kit_page *page = &b.pages[p];
+    *item = (disk_item){.key = page->key,
+                        .parent = page->parent_key,
+                        .serial = page->serial,
+                        .parent_serial = page->parent < 0 ? 0 : b.pages[page->parent].serial,
+                        .depth = page->depth,
+                        .slot = page->slot,
+                        .rows = page->rows,
+                        .n_tokens = page->n_tokens,
+                        .bytes = page->bytes,
+                        .tokens = page->tokens,
+                        .host_offset = (uint64_t)p * FRAME_BYTES};
+}
+
+static void job_new(job *j, disk_kind kind, const int *at, uint32_t n) {
+    *j = (job){.request = {.kind = kind, .realm = 7, .n_items = n, .items = j->items}};
+    j->request.context = &j->done;
+    for (uint32_t i = 0; i < n; i++) {
+        j->at[i] = at[i];
+        item_of(at[i], &j->items[i]);
+    }
+}
+
+static kvt_status submit(job *j) {
+    kvt_status status = disk_submit(b.d, &j->request);
+    if (status == KVT_OK && j->request.kind == DISK_WRITE)
+        for (uint32_t i = 0; i < j->request.n_items; i++)
+            b.pages[j->at[i]].serial = j->items[i].serial;
+    return status;
+}
+
+static void wait_for(job *j) {
+    while (!j->done)
+        step();
+}
+
+static void took(const job *j) {
+    for (uint32_t i = 0; i < j->request.n_items; i++) {
+        int p = j->at[i];
+        kvt_status status = j->items[i].status;
+        if (j->request.kind == DISK_WRITE) {
+            CHECK(status == KVT_OK || status == KVT_EORDER || status == KVT_EFULL ||
+                  status == KVT_EIO);
+            if (status == KVT_OK)
+                b.pages[p].serial = j->items[i].serial;
+            b.there[p] = status == KVT_OK ? 1 : status == KVT_EIO ? -1 : 0;
+        } else if (j->request.kind == DISK_DELETE) {
+            b.there[p] = status == KVT_EIO ? -1 : 0;
+        }
+    }
+}
+
+/* Writes pages [from, to) in batches, and waits. */
+static void write_range(int from, int to) {
+    static job j;
+    while (from < to) {
+        int at[BATCH];
+        uint32_t n = 0;
+        for (; n < BATCH && from < to; n++, from++)
+            at[n] = from;
+        job_new(&j, DISK_WRITE, at, n);
+        CHECK_EQ(submit(&j), KVT_OK);
+        wait_for(&j);
+        took(&j);
+    }
+}
+
+/* Reads a page; whatever the status, never wrong bytes. */
+static kvt_status read_page(int p) {
+    static job j;
+    static uint8_t expected[MAX_BYTES];
+    uint32_t frame = N_PAGES + check_below(&rng, N_FRAMES - N_PAGES);
+    uint8_t *at = b.host + (size_t)frame * FRAME_BYTES;
+    job_new(&j, DISK_READ, &p, 1);
+    if (j.items[0].serial == 0)
+        return KVT_ENOENT;
+    j.items[0].host_offset = (uint64_t)frame * FRAME_BYTES;
+    memset(at, 0xee, FRAME_BYTES);
+    kvt_status status = submit(&j);
+    if (status != KVT_OK)
+        return status;
+    wait_for(&j);
+    status = j.items[0].status;
+    if (status == KVT_OK) {
+        kit_bytes(&b.pages[p], p, expected, b.pages[p].bytes);
+        CHECK_MSG(memcmp(at, expected, b.pages[p].bytes) == 0, "page %d (seed %" PRIu64 ")", p,
+                  seed);
+    }
+    return status;
+}
+
+static void read_all(void) {
+    for (int i = 0; i < N_PAGES; i++) {
+        kvt_status status = read_page(i);
+        if (b.there[i] == 1)
+            CHECK_MSG(status == KVT_OK, "page %d: %s (seed %" PRIu64 ")", i,
+                      kvt_status_name(status), seed);
+        if (b.there[i] == 0)
+            CHECK_MSG(status == KVT_ENOENT, "page %d: %s", i, kvt_status_name(status));
+    }
+}
+
+static void new_tree(void) {
+    kit_tree(b.pages, N_PAGES, 0, realm_name, MAX_BYTES, &rng);
+    memset(b.there, 0, sizeof b.there);
+    for (int i = 0; i < N_PAGES; i++)
+        kit_bytes(&b.pages[i], i, b.host + (size_t)i * FRAME_BYTES, b.pages[i].bytes);
+}
+
+static kvt_status simple(disk_kind kind, disk_request *ret_request) {
+    int is_done = 0;
+    disk_request r = {.kind = kind, .realm = 7, .context = &is_done};
+    CHECK_EQ(disk_submit(b.d, &r), KVT_OK);
+    while (!is_done)
+        step();
+    if (ret_request)
+        *ret_request = r;
+    return r.status;
+}
+
+/* --- the tests ---------------------------------------------------------------------------------
+ */
+
+static void test_basics(void) {
+    const char *dir = kit_dir("basics");
+    disk_stats stats;
+    disk_request r;
+    disk *other;
+    new_tree();
+    open_disk(dir);
+    wait_scan();
+    CHECK_EQ(b.n_found, 0);
+    write_range(0, N_PAGES);
+    read_all();
+    CHECK_EQ(try_open_disk(dir, BUDGET, &other), KVT_EBUSY); /* the first serves on */
+    CHECK_EQ(simple(DISK_USAGE, NULL), KVT_OK);
+    disk_count(b.d, &stats);
+    CHECK_EQ(stats.records, N_PAGES);
+    CHECK_EQ(stats.writes, N_PAGES);
+    CHECK_EQ(stats.reads, N_PAGES);
+    CHECK_EQ(simple(DISK_VERIFY, &r), KVT_OK);
+    CHECK_EQ(r.checked, N_PAGES);
+    CHECK_EQ(r.deleted, 0);
+    disk_close(b.d, 5000);
+
+    open_disk(dir); /* usage is right at once, and all is found */
+    disk_count(b.d, &stats);
+    CHECK_EQ(stats.records, N_PAGES);
+    for (int i = 0; i < N_PAGES; i++) /* serials are the file's */
+        b.pages[i].serial = 0;
+    wait_scan();
+    CHECK_EQ(b.n_found, N_PAGES);
+    read_all();
+    CHECK_EQ(simple(DISK_FLUSH_REALM, &r), KVT_OK);
+    CHECK_EQ(r.deleted, N_PAGES);
+    memset(b.there, 0, sizeof b.there);
+    read_all();
+    write_range(0, N_PAGES);
+    CHECK_EQ(simple(DISK_FLUSH_ALL, &r), KVT_OK);
+    CHECK_EQ(r.deleted, N_PAGES);
+    memset(b.there, 0, sizeof b.there);
+    read_all();
+    disk_close(b.d, 5000);
+    open_disk(dir);
+    wait_scan();
+    CHECK_EQ(b.n_found, 0);
+    disk_close(b.d, 5000);
+    kit_remove(dir);
+}
+
+/* Killed in the middle of writing, many times: what was said to be written is there, and what is
+ * there is right. */
+static void test_kill(uint32_t rounds) {
+    static job jobs[8];
+    const char *dir = kit_dir("kill");
+    disk_stats stats;
+    new_tree();
+    open_disk(dir);
+    write_range(0, N_PAGES);
+    for (uint32_t round = 0; round < rounds; round++) {
+        uint32_t n_jobs = 1 + check_below(&rng, 8), patience = check_below(&rng, 12);
+        if (check_below(&rng, 4) == 0) { /* fresh ones to write */
+            int from = (int)check_below(&rng, N_PAGES - 50);
+            int at[BATCH];
+            for (int i = N_PAGES - 1; i >= from; i -= BATCH) {
+                uint32_t n = 0;
+                for (int k = i; k >= from && n < BATCH; k--)
+                    at[n++] = k;
+                job_new(&jobs[0], DISK_DELETE, at, n);
+                CHECK_EQ(submit(&jobs[0]), KVT_OK);
+                wait_for(&jobs[0]);
+                took(&jobs[0]);
+            }
+        }
+        int next = (int)check_below(&rng, N_PAGES - 8 * BATCH);
+        for (uint32_t k = 0; k < n_jobs; k++) {
+            int at[BATCH];
+            for (int i = 0; i < BATCH; i++)
+                at[i] = next++;
+            job_new(&jobs[k], DISK_WRITE, at, BATCH);
+            CHECK_EQ(submit(&jobs[k]), KVT_OK);
+        }
+        for (uint32_t k = 0; k < patience && !jobs[n_jobs - 1].done; k++)
+            step();
+        CHECK(kill(disk_pid(b.d), SIGKILL) == 0);
+        for (uint32_t k = 0; k < n_jobs; k++) {
+            wait_for(&jobs[k]);
+            took(&jobs[k]);
+        }
+        while (disk_up(b.d)) /* it may have answered all before it died */
+            step();
+        forget_found();
+        wait_up();
+        CHECK_EQ(disk_realm(b.d, 7, realm_name, strlen(realm_name)), KVT_OK);
+        wait_scan();
+        for (int i = 0; i < N_PAGES; i++) {
+            if (b.there[i] == 1)
+                CHECK_MSG(b.found[i], "page %d was written, round %u (seed %" PRIu64 ")", i, round,
+                          seed);
+            if (b.there[i] == 0)
+                CHECK_MSG(!b.found[i], "page %d was deleted, round %u", i, round);
+            if (b.there[i] == -1)
+                b.there[i] = b.found[i];
+        }
+        if (round % 10 == 0)
+            read_all();
+        CHECK(kit_dir_bytes(dir) <= BUDGET);
+    }
+    CHECK_EQ(b.n_lost, 0);
+    read_all();
+    disk_count(b.d, &stats);
+    CHECK_EQ(stats.restarts, rounds);
+    CHECK_EQ(stats.moved_aside, 0);
+    disk_close(b.d, 5000);
+    kit_remove(dir);
+}
+
+static void host_open(void) {
+    b.host_fd = memfd_create("host", MFD_CLOEXEC);
+    CHECK(b.host_fd >= 0 && ftruncate(b.host_fd, (off_t)HOST_BYTES) == 0);
+    b.host = mmap(NULL, HOST_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, b.host_fd, 0);
+    CHECK(b.host != MAP_FAILED);
+}
+
+int main(int argc, char **argv) {
+    disk_helper_main(argc, argv);
+    uint32_t rounds = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 0) : 40;
+    rng = seed;
+    host_open();
+    test_basics();
+    test_kill(rounds);
+    puts("test_disk: ok");
+    return 0;
+}
