@@ -142,7 +142,7 @@ static kvt_status audit_order(const audit *a, radix_node node) {
 static kvt_status audit_busy(const audit *a, radix_node node) {
     const radix *tree = a->tree;
     const radix_record *record = record_at(tree, node);
-    uint32_t busy = record->pins > 0;
+    uint32_t busy = node_pins(record) > 0;
     for (radix_node child = radix_first_child(tree, node); child != RADIX_NONE;
          child = radix_next_sibling(tree, child))
         busy += record_at(tree, child)->busy > 0;

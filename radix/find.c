@@ -17,14 +17,15 @@
 
 static int page_equal(const radix *tree, radix_node page, const uint32_t *tokens,
                       uint32_t n_tokens) {
-    return record_at(tree, page)->n_tokens == n_tokens &&
+    const radix_record *record = record_at(tree, page);
+    return record->n_tokens == n_tokens && !node_is_hidden(record) &&
            memcmp(tokens_at(tree, page), tokens, n_tokens * sizeof *tokens) == 0;
 }
 
 /* In the treap below top; adds the nodes looked at to *visits. */
 static radix_node find_equal(const radix *tree, radix_node top, const uint32_t *tokens,
                              uint32_t n_tokens, uint32_t *visits) {
-    seek s = {tokens, n_tokens, 0, 0};
+    seek s = {tokens, n_tokens, 0, 0, RADIX_NONE};
     while (top != RADIX_NONE) {
         int side = seek_side(tree, &s, top);
         ++*visits;
@@ -48,6 +49,8 @@ radix_node radix_child_equal(const radix *tree, radix_node parent, const uint32_
 static uint32_t shared_with(const radix *tree, radix_node page, const uint32_t *tokens,
                             uint32_t n_tokens) {
     uint32_t limit = record_at(tree, page)->n_tokens;
+    if (node_is_hidden(record_at(tree, page)))
+        return 0;
     return tokens_shared(tokens, tokens_at(tree, page), 0, limit < n_tokens ? limit : n_tokens);
 }
 
@@ -74,7 +77,7 @@ typedef struct held_pair {
 
 static held_pair held_neighbours(const radix *tree, radix_node top, const uint32_t *tokens,
                                  uint32_t n_tokens, uint32_t *visits) {
-    seek s = {tokens, n_tokens, 0, 0};
+    seek s = {tokens, n_tokens, 0, 0, RADIX_NONE};
     /* The deepest turns at which the page or the treap left behind holds something. */
     held_pair turn = {RADIX_NONE, RADIX_NONE};
     while (record_at(tree, top)->best_held > 0) {
@@ -121,7 +124,7 @@ static void longest_of_treap(const radix *tree, radix_node top, longest *best) {
  */
 static radix_node longest_with_prefix(const radix *tree, radix_node top, const uint32_t *prefix,
                                       uint32_t n_prefix, uint32_t *visits) {
-    seek s = {prefix, n_prefix, 0, 0};
+    seek s = {prefix, n_prefix, 0, 0, RADIX_NONE};
     for (;;) {
         int side = seek_side(tree, &s, top);
         ++*visits;
@@ -203,7 +206,7 @@ void radix_find(const radix *tree, radix_node from, const uint32_t *tokens, size
     radix_match match = {.node = from, .held = from};
     /* Below a page that is not held nothing counts as held: the caller forgets, but does not lie.
      */
-    int from_held = node_is_root(tree, from) || node_is_held(record_at(tree, from));
+    int from_held = node_is_root(tree, from) || radix_is_held(tree, from);
     int all_held = from_held;
     size_t rest = n_tokens;
 

@@ -39,8 +39,10 @@ typedef struct radix_record {
         best_held; /* most tokens of any held page in the treap below and with this one; 0: none */
     uint32_t up;   /* whatever links here: a sibling, or the parent whose child this is */
     uint32_t busy; /* (pins > 0) + the number of busy children */
-    uint32_t pins;
+    uint32_t pins; /* RADIX_HIDDEN is its highest bit: node_pins, node_is_hidden */
 } radix_record;
+
+#define RADIX_HIDDEN 0x80000000u
 
 /* What the heap compares. */
 typedef struct radix_rank {
@@ -135,8 +137,16 @@ static inline int node_is_live(const radix *tree, radix_node node) {
     return stock_has(tree, node_is_root(tree, node) ? &tree->roots : &tree->pages, node);
 }
 
+static inline int node_is_hidden(const radix_record *record) {
+    return (record->pins & RADIX_HIDDEN) != 0;
+}
+static inline uint32_t node_pins(const radix_record *record) {
+    return record->pins & ~RADIX_HIDDEN;
+}
+
+/* As a match sees it: what is hidden is never found. */
 static inline int node_is_held(const radix_record *record) {
-    return (record->flags & RADIX_HELD) != 0;
+    return (record->flags & RADIX_HELD) && !node_is_hidden(record);
 }
 
 static inline uint32_t node_slots(const radix_record *record) {
@@ -181,8 +191,9 @@ static inline int node_may_go(const radix *tree, radix_node node) {
 typedef struct seek {
     const uint32_t *tokens;
     uint32_t n_tokens;
-    uint32_t before; /* leading tokens shared with the last one that stands in front */
-    uint32_t after;  /* with the last one that stands behind */
+    uint32_t before;   /* leading tokens shared with the last one that stands in front */
+    uint32_t after;    /* with the last one that stands behind */
+    radix_node hidden; /* the place is that of this hidden page; RADIX_NONE: of the tokens */
 } seek;
 
 /* Tokens that a and b share from `shared` on, of which they are known to share the first `shared`;
@@ -194,8 +205,21 @@ static inline uint32_t tokens_shared(const uint32_t *a, const uint32_t *b, uint3
     return shared;
 }
 
+/* Hidden pages stand behind all others, by their ids: so no tokens ever lead to one, and its tokens
+ * are free for another page. */
+static inline int seek_side_hidden(const radix *tree, seek *s, radix_node node) {
+    int side = !node_is_hidden(record_at(tree, node)) ? 1 : (s->hidden > node) - (s->hidden < node);
+    if (s->hidden == RADIX_NONE || side < 0)
+        s->after = 0;
+    else
+        s->before = 0;
+    return s->hidden == RADIX_NONE ? -1 : side;
+}
+
 /* Where the query stands: < 0 in front of node, 0 has its very tokens, > 0 behind. */
 static inline int seek_side(const radix *tree, seek *s, radix_node node) {
+    if (s->hidden != RADIX_NONE || node_is_hidden(record_at(tree, node)))
+        return seek_side_hidden(tree, s, node);
     const uint32_t *tokens = tokens_at(tree, node);
     uint32_t n_tokens = record_at(tree, node)->n_tokens;
     uint32_t limit = n_tokens < s->n_tokens ? n_tokens : s->n_tokens;
@@ -211,7 +235,9 @@ static inline int seek_side(const radix *tree, seek *s, radix_node node) {
 }
 
 static inline seek seek_of(const radix *tree, radix_node page) {
-    return (seek){tokens_at(tree, page), record_at(tree, page)->n_tokens, 0, 0};
+    const radix_record *record = record_at(tree, page);
+    return (seek){tokens_at(tree, page), record->n_tokens, 0, 0,
+                  node_is_hidden(record) ? page : RADIX_NONE};
 }
 
 /*
@@ -224,7 +250,8 @@ static inline uint32_t node_priority(radix_node node) {
     return node ^ (node >> 16);
 }
 
-/* node has its tokens set, is not held and in no treap; no child of parent has its tokens. */
+/* node has its tokens set, is hidden or not held, and is in no treap; no child of parent that is
+ * not hidden has its tokens. */
 void radix_siblings_add(radix *tree, radix_node parent, radix_node node);
 void radix_siblings_remove(radix *tree, radix_node node);
 void radix_siblings_hold(radix *tree, radix_node node, int held);

@@ -114,7 +114,7 @@ kvt_status radix_root_add(radix *tree, uint32_t page_tokens, uint32_t n_slots,
 kvt_status radix_root_remove(radix *tree, radix_node root) {
     KVT_ASSERT(node_is_live(tree, root) && node_is_root(tree, root));
     const radix_record *record = record_at(tree, root);
-    if (record->child != RADIX_NONE || record->pins > 0)
+    if (record->child != RADIX_NONE || node_pins(record) > 0)
         return KVT_EBUSY;
     give_back(tree, &tree->roots, root);
     return KVT_OK;
@@ -200,8 +200,8 @@ static void busy_less(radix *tree, radix_node node) {
 void radix_pin(radix *tree, radix_node node) {
     KVT_ASSERT(node_is_live(tree, node));
     radix_record *record = record_edit(tree, node);
-    KVT_ASSERT(record->pins < UINT32_MAX);
-    if (record->pins == 0)
+    KVT_ASSERT(node_pins(record) < RADIX_HIDDEN - 1);
+    if (node_pins(record) == 0)
         busy_more(tree, node);
     record->pins++;
 }
@@ -209,8 +209,9 @@ void radix_pin(radix *tree, radix_node node) {
 void radix_unpin(radix *tree, radix_node node) {
     KVT_ASSERT(node_is_live(tree, node));
     radix_record *record = record_edit(tree, node);
-    KVT_ASSERT(record->pins > 0);
-    if (--record->pins == 0)
+    KVT_ASSERT(node_pins(record) > 0);
+    record->pins--;
+    if (node_pins(record) == 0)
         busy_less(tree, node);
 }
 
@@ -234,8 +235,18 @@ void radix_touch(radix *tree, radix_node node, uint64_t key) {
 
 void radix_set_held(radix *tree, radix_node node, int held) {
     KVT_ASSERT(node_is_live(tree, node) && !node_is_root(tree, node));
-    if (node_is_held(record_at(tree, node)) != (held != 0))
+    if (radix_is_held(tree, node) != (held != 0))
         radix_siblings_hold(tree, node, held);
+}
+
+void radix_hide(radix *tree, radix_node node) {
+    KVT_ASSERT(node_is_live(tree, node) && !node_is_root(tree, node));
+    if (node_is_hidden(record_at(tree, node)))
+        return;
+    radix_node parent = node_parent(tree, node);
+    radix_siblings_remove(tree, node);
+    record_edit(tree, node)->pins |= RADIX_HIDDEN;
+    radix_siblings_add(tree, parent, node);
 }
 
 void radix_set_handle(radix *tree, radix_node node, uint32_t slot, uint64_t handle) {

@@ -123,6 +123,14 @@ void radix_set_key(radix *tree, radix_node node, uint64_t key);
 void radix_set_held(radix *tree, radix_node node, int held);
 void radix_set_handle(radix *tree, radix_node node, uint32_t slot, uint64_t handle);
 
+/*
+ * No match finds this page from now on, nor what is below it, and its tokens are free for another
+ * page: for what must not be used any more while somebody still reads it. Pins, handles, held,
+ * parent and children stay as they are; it goes as every page does. There is no way back. Hidden
+ * pages stand behind their siblings. (A match that starts below one finds what is there.)
+ */
+void radix_hide(radix *tree, radix_node node);
+
 /* The leaf without pins that has the smallest key (the deeper one of equals), or RADIX_NONE. Cost:
  * O(1). */
 radix_node radix_coldest(const radix *tree);
@@ -139,6 +147,7 @@ uint64_t radix_key(const radix *tree, radix_node node);
 uint32_t radix_pins(const radix *tree, radix_node node);
 int radix_is_held(const radix *tree, radix_node node);
 int radix_is_busy(const radix *tree, radix_node node);
+int radix_is_hidden(const radix *tree, radix_node node); /* itself, not through what is in front */
 int radix_is_leaf(const radix *tree, radix_node node);
 uint32_t radix_page_tokens(const radix *tree, radix_node node); /* of its root: a full page */
 
@@ -170,6 +179,7 @@ typedef struct radix_run {
     uint32_t pins;       /* of last */
     int held;
     int busy;
+    int hidden; /* first is */
 } radix_run;
 /* Calls row() for each run below root, depth first in token order, until it returns nonzero (which
  * is returned; else 0). No recursion, no allocation. The tree must not change meanwhile. */

@@ -39,12 +39,17 @@ uint64_t radix_key(const radix *tree, radix_node node) {
 
 uint32_t radix_pins(const radix *tree, radix_node node) {
     KVT_ASSERT(node_is_live(tree, node));
-    return record_at(tree, node)->pins;
+    return node_pins(record_at(tree, node));
 }
 
 int radix_is_held(const radix *tree, radix_node node) {
     KVT_ASSERT(node_is_live(tree, node));
-    return node_is_held(record_at(tree, node));
+    return (record_at(tree, node)->flags & RADIX_HELD) != 0;
+}
+
+int radix_is_hidden(const radix *tree, radix_node node) {
+    KVT_ASSERT(node_is_live(tree, node));
+    return node_is_hidden(record_at(tree, node));
 }
 
 int radix_is_busy(const radix *tree, radix_node node) {
@@ -92,19 +97,21 @@ static radix_run run_from(const radix *tree, radix_node first) {
         .depth = rank_at(tree, first)->depth,
         .n_pages = 1,
         .n_tokens = record->n_tokens,
-        .held = node_is_held(record),
+        .held = (record->flags & RADIX_HELD) != 0,
+        .hidden = node_is_hidden(record),
         .busy = record->busy > 0,
     };
-    while (record->pins == 0) {
+    while (node_pins(record) == 0) {
         radix_node next = only_child(tree, run.last);
         record = record_at(tree, next);
-        if (next == RADIX_NONE || node_is_held(record) != run.held)
+        if (next == RADIX_NONE || ((record->flags & RADIX_HELD) != 0) != run.held ||
+            node_is_hidden(record))
             break;
         run.last = next;
         run.n_pages++;
         run.n_tokens += record->n_tokens;
     }
-    run.pins = record_at(tree, run.last)->pins;
+    run.pins = node_pins(record_at(tree, run.last));
     run.n_children = count_children(tree, run.last);
     return run;
 }

@@ -486,9 +486,9 @@ static void test_walk(void) {
     radix_node d = add_held(tree, c, label(1, 5, 1), 5);
     radix_node e = add(tree, c, label(2, PAGE, 1), PAGE, 0);
     const radix_run expected[] = {
-        {a, c, 1, 3, 3 * PAGE, 3, 0, 1, 0}, {d, d, 4, 1, 5, 0, 0, 1, 0},
-        {e, e, 4, 1, PAGE, 0, 0, 0, 0},     {f, f, 4, 1, PAGE, 0, 0, 1, 0},
-        {g, g, 1, 1, PAGE, 0, 0, 1, 0},
+        {a, c, 1, 3, 3 * PAGE, 3, 0, 1, 0, 0}, {d, d, 4, 1, 5, 0, 0, 1, 0, 0},
+        {e, e, 4, 1, PAGE, 0, 0, 0, 0, 0},     {f, f, 4, 1, PAGE, 0, 0, 1, 0, 0},
+        {g, g, 1, 1, PAGE, 0, 0, 1, 0, 0},
     };
     CHECK_EQ(radix_walk(tree, root, add_row, &seen), 0);
     CHECK_EQ(seen.n, 5);
@@ -504,13 +504,47 @@ static void test_walk(void) {
     seen = (rows){.n = 0};
     CHECK_EQ(radix_walk(tree, root, add_row, &seen), 0);
     CHECK_EQ(seen.n, 6);
-    const radix_run pinned = {a, b, 1, 2, 2 * PAGE, 1, 2, 1, 1};
+    const radix_run pinned = {a, b, 1, 2, 2 * PAGE, 1, 2, 1, 1, 0};
     CHECK(memcmp(&seen.run[0], &pinned, sizeof pinned) == 0);
     CHECK_EQ(seen.run[1].first, c);
     radix_set_held(tree, b, 0);
     seen = (rows){.n = 0};
     CHECK_EQ(radix_walk(tree, root, add_row, &seen), 0);
     CHECK_EQ(seen.n, 7);
+    free(tree);
+}
+
+/* What is hidden stays as it is, but nothing finds it, and its tokens are another's to use. */
+static void test_hide(void) {
+    radix *tree = make(20, 1, 1);
+    radix_node root = add_root(tree);
+    radix_node a = add_held(tree, root, label(1, PAGE, 1), PAGE);
+    radix_node b = add_held(tree, a, label(2, PAGE, 1), PAGE);
+    radix_node next = add_held(tree, root, label(5, PAGE, 1), PAGE);
+    uint32_t query[2 * PAGE];
+    memcpy(query, label(1, PAGE, 1), sizeof query / 2);
+    memcpy(query + PAGE, label(2, PAGE, 1), sizeof query / 2);
+    radix_pin(tree, b);
+    radix_hide(tree, a);
+    audit(tree);
+    check_match(find(tree, root, query, 2 * PAGE), root, 0, root, 0, RADIX_NONE, 0);
+    check_match(find(tree, root, query, 7), root, 0, root, 0, RADIX_NONE, 0);
+    CHECK(radix_is_hidden(tree, a) && !radix_is_hidden(tree, b) && radix_is_held(tree, a));
+    CHECK_EQ(radix_parent(tree, b), a);
+    CHECK_EQ(radix_next_sibling(tree, next), a);
+    /* The same tokens again, and hidden again. */
+    radix_node again = add_held(tree, root, label(1, PAGE, 1), PAGE);
+    CHECK(again != a);
+    check_match(find(tree, root, query, 2 * PAGE), again, 1, again, 1, RADIX_NONE, 0);
+    radix_hide(tree, again);
+    radix_hide(tree, again);
+    audit(tree);
+    CHECK_EQ(find(tree, root, query, 2 * PAGE).n_pages, 0);
+    CHECK_EQ(radix_remove(tree, again), KVT_OK);
+    radix_unpin(tree, b);
+    CHECK_EQ(radix_remove(tree, b), KVT_OK);
+    CHECK_EQ(radix_remove(tree, a), KVT_OK);
+    audit(tree);
     free(tree);
 }
 
@@ -531,5 +565,6 @@ int main(void) {
     test_pins();
     test_order_of_going();
     test_walk();
+    test_hide();
     return 0;
 }

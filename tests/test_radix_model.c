@@ -27,6 +27,7 @@ typedef struct entry {
     uint32_t n_tokens;
     uint32_t tokens[MAX_PAGE_TOKENS];
     int held;
+    int hidden;
     uint32_t pins;
     uint64_t key;
     uint64_t handles[MAX_SLOTS];
@@ -94,6 +95,8 @@ static uint32_t shared_tokens(const uint32_t *a, uint32_t n_a, const uint32_t *b
 }
 
 static int token_order(const entry *a, const entry *b) {
+    if (a->hidden || b->hidden) /* behind all others, in the order of their ids */
+        return a->hidden && b->hidden ? (a > b) - (a < b) : a->hidden - b->hidden;
     uint32_t n = shared_tokens(a->tokens, a->n_tokens, b->tokens, b->n_tokens);
     if (n == a->n_tokens || n == b->n_tokens)
         return (a->n_tokens > b->n_tokens) - (a->n_tokens < b->n_tokens);
@@ -104,7 +107,8 @@ static radix_node model_child(const world *w, radix_node parent, const uint32_t 
                               uint32_t n_tokens) {
     for (radix_node i = 1; i < MAX_IDS; i++) {
         const entry *e = &w->entries[i];
-        if (e->live && !e->is_root && e->parent == parent && e->n_tokens == n_tokens &&
+        if (e->live && !e->is_root && !e->hidden && e->parent == parent &&
+            e->n_tokens == n_tokens &&
             shared_tokens(e->tokens, n_tokens, tokens, n_tokens) == n_tokens)
             return i;
     }
@@ -216,6 +220,7 @@ static void check_node(world *w, radix_node node) {
     EXPECT(radix_key(tree, node) == e->key);
     EXPECT(radix_pins(tree, node) == e->pins);
     EXPECT(radix_is_held(tree, node) == e->held);
+    EXPECT(radix_is_hidden(tree, node) == e->hidden);
     EXPECT(radix_is_busy(tree, node) == e->busy);
     EXPECT(radix_is_leaf(tree, node) == (e->n_children == 0));
     EXPECT(radix_page_tokens(tree, node) == e->page_tokens);
@@ -246,6 +251,7 @@ static int walk_row(void *context, const radix_run *run) {
         seen->pages[seen->n_pages++] = node;
         n_tokens += e->n_tokens;
         EXPECT(e->held == run->held && e->busy == run->busy);
+        EXPECT(e->hidden == (run->hidden && i == 0));
         if (i + 1 == run->n_pages)
             break;
         EXPECT(e->n_children == 1 && e->pins == 0);
@@ -420,6 +426,12 @@ static void do_set(world *w) {
         radix_set_handle(w->tree, node, slot, w->entries[node].handles[slot]);
         return;
     }
+    if (percent(w, 20)) {
+        w->doing = "hide";
+        w->entries[node].hidden = 1;
+        radix_hide(w->tree, node);
+        return;
+    }
     w->doing = "set held";
     w->entries[node].held = percent(w, w->held_percent);
     radix_set_held(w->tree, node, w->entries[node].held ? 1 + (int)below(w, 3) : 0);
@@ -481,7 +493,7 @@ static void do_find(world *w) {
     uint32_t best = 0, longest = 0;
     for (radix_node i = 1; i < MAX_IDS; i++) {
         const entry *e = &w->entries[i];
-        if (!e->live || e->is_root || e->parent != held || !e->held || !from_held)
+        if (!e->live || e->is_root || e->parent != held || !e->held || e->hidden || !from_held)
             continue;
         uint32_t shared = shared_tokens(e->tokens, e->n_tokens, rest, n_rest);
         if (shared > best || (shared == best && e->n_tokens > longest))
