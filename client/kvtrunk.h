@@ -536,6 +536,65 @@ kvt_status kvt_finish(kvt_pending *pending, kvt_outcome *ret_outcome);
 void kvt_cancel(kvt_pending *pending);
 
 /* ------------------------------------------------------------------------------------------------
+ * Keeping and forgetting
+ * ---------------------------------------------------------------------------------------------- */
+
+typedef struct kvt_pin_info {
+    uint64_t pin;           /* its number, for kvt_unpin; never 0, never used twice within a boot */
+    uint32_t pinned_tokens; /* leading tokens that are kept */
+    uint64_t pinned_bytes;  /* of their pages */
+} kvt_pin_info;
+
+/*
+ * Keeps what is held of tokens[0 .. n_tokens) (a system prompt, say), leased by somebody or not:
+ * leading pages up to max_bytes of them (0: all), until ttl_ms have passed since the last time that
+ * all of it was asked for (kvt_acquire, kvt_extend), or since this call; 0: until kvt_unpin. A pin
+ * outlives the client; it ends with the daemon. Its owner is the caller's uid with the client's
+ * name; the same owner pinning the same place again renews the pin and gets the same number. What
+ * is not held now is not kept when it comes: pin again then.
+ *
+ * realm: a realm's number as reports show it; 0 = the client's own.
+ *
+ * Errors: KVT_ENOENT (nothing of it is held, or no such realm), KVT_ELIMIT (the daemon's limits of
+ * pins, of pinned bytes, of the owner's: kvt_last_error has the figures), KVT_EINVAL, and those of
+ * the connection. After KVT_ETIMEDOUT and KVT_ECONN it may or may not be pinned: pin again.
+ */
+kvt_status kvt_pin(kvt_client *client, uint32_t realm, const uint32_t *tokens, size_t n_tokens,
+                   uint32_t ttl_ms, uint64_t max_bytes, kvt_pin_info *ret_info);
+
+/* Ends a pin of the caller's tenant, whoever made it. Its pages then go as all others do.
+ * KVT_ENOENT: there is none of this number (any more). */
+kvt_status kvt_unpin(kvt_client *client, uint64_t pin);
+
+typedef enum kvt_flush_scope {
+    KVT_FLUSH_TENANT = 0, /* everything of the caller's tenant */
+    KVT_FLUSH_REALM = 1,  /* everything of a realm */
+    KVT_FLUSH_PREFIX = 2, /* of a realm, all that begins with these tokens: the page that holds the
+                             last of them, its siblings that begin alike, and what is behind */
+} kvt_flush_scope;
+
+typedef struct kvt_flush_info {
+    uint64_t pages; /* that are gone, from every tier */
+    uint64_t n_bytes;
+    uint64_t
+        held_pages; /* that leases still hold: nobody gets them any more, and each goes when its
+                       last lease is let go. Flushed earlier and still held: counted again */
+    uint64_t held_bytes;
+    uint32_t pins; /* that ended with it */
+} kvt_flush_info;
+
+/*
+ * Forgets pages. When it returns KVT_OK no kvt_acquire gets any of them, whatever tier they were
+ * in. A lease goes on to hold what it holds; kvt_extend on it keeps that, and finds and claims
+ * nothing more, and what it seals goes when it is let go. realm, tokens: as kvt_pin; with
+ * KVT_FLUSH_TENANT realm must be 0, and only KVT_FLUSH_PREFIX takes tokens.
+ *
+ * Errors: KVT_ENOENT (no such realm), KVT_EINVAL, and those of the connection.
+ */
+kvt_status kvt_flush(kvt_client *client, kvt_flush_scope scope, uint32_t realm,
+                     const uint32_t *tokens, size_t n_tokens, kvt_flush_info *ret_info);
+
+/* ------------------------------------------------------------------------------------------------
  * Reports
  * ---------------------------------------------------------------------------------------------- */
 
@@ -547,9 +606,14 @@ kvt_status kvt_status_json(kvt_client *client, char **ret_json);
  * most max_lines of them (0 = 1000). Freed with kvt_free. */
 kvt_status kvt_tree_json(kvt_client *client, uint32_t max_lines, char **ret_lines);
 
+/* The pins, and the leases, of the caller's tenant, one JSON object a line, at most max_lines (0 =
+ * 1000). Freed with kvt_free. */
+kvt_status kvt_pins_json(kvt_client *client, uint32_t max_lines, char **ret_lines);
+kvt_status kvt_leases_json(kvt_client *client, uint32_t max_lines, char **ret_lines);
+
 void kvt_free(void *memory);
 
-/* Opens a client that can only ask for reports: no realm, no arena, no staging. */
+/* Opens a client that can ask for reports, pin and flush alone: no realm, no arena, no staging. */
 kvt_status kvt_open_reports(const kvt_options *options, kvt_client **ret_client);
 
 #ifdef __cplusplus

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void put_tree(kvt_writer *w, const kvt_session *s, const void *context) {
+static void put_lines(kvt_writer *w, const kvt_session *s, const void *context) {
     (void)s;
     kvt_wire_put_u32(w, *(const uint32_t *)context);
 }
@@ -41,8 +41,19 @@ kvt_status kvt_status_json(kvt_client *client, char **ret_json) {
     return ask(client, &request, ret_json);
 }
 
-kvt_status kvt_tree_json(kvt_client *client, uint32_t max_lines, char **ret_lines) {
-    kvt_request request = {
-        .op = KVT_OP_TREE, .body_bytes = 4, .put = put_tree, .context = &max_lines};
+static kvt_status ask_lines(kvt_client *client, uint16_t op, uint32_t max_lines, char **ret_lines) {
+    kvt_request request = {.op = op, .body_bytes = 4, .put = put_lines, .context = &max_lines};
     return ask(client, &request, ret_lines);
+}
+
+kvt_status kvt_tree_json(kvt_client *client, uint32_t max_lines, char **ret_lines) {
+    return ask_lines(client, KVT_OP_TREE, max_lines, ret_lines);
+}
+
+kvt_status kvt_pins_json(kvt_client *client, uint32_t max_lines, char **ret_lines) {
+    return ask_lines(client, KVT_OP_PINS, max_lines, ret_lines);
+}
+
+kvt_status kvt_leases_json(kvt_client *client, uint32_t max_lines, char **ret_lines) {
+    return ask_lines(client, KVT_OP_LEASES, max_lines, ret_lines);
 }

@@ -9,6 +9,8 @@ target_link_libraries(kvt_oracle PUBLIC m)
 
 add_executable(kvtrunk_tool
     tool_daemon.c
+    tool_keep.c
+    tool_lists.c
     tool_main.c
     tool_options.c
     tool_replay.c

@@ -33,7 +33,8 @@ typedef struct tool_command {
     int (*run)(const struct tool_command *self, int argc, char **argv);
 } tool_command;
 
-extern const tool_command tool_status, tool_tree, tool_replay, tool_sizes;
+extern const tool_command tool_status, tool_tree, tool_sessions, tool_leases, tool_pin, tool_unpin,
+    tool_flush, tool_replay, tool_sizes;
 extern const tool_command tool_replay_worker; /* what replay starts */
 
 /*
@@ -75,6 +76,24 @@ const char *tool_size(uint64_t n_bytes);
 void tool_json_text(FILE *to, const char *text);
 
 double tool_now_s(void); /* a clock that never goes back */
+
+/* --- a daemon that runs -------------------------------------------------------------------------
+ */
+
+#define TOOL_SOCKET_HELP                                                                           \
+    "of the daemon; otherwise $KVTRUNK_SOCKET, else kvtrunk.sock in $XDG_RUNTIME_DIR, "            \
+    "else " KVT_DEFAULT_SOCKET
+
+/* A client that asks for reports, pins and flushes. Fails with a message and an exit code. */
+int tool_connect(const char *socket, const char *name, kvt_client **ret_client);
+/* The message and the exit code for a call that failed. */
+int tool_failed(kvt_status status);
+
+/* Prints an array of objects with the same members as a table with a line each. */
+struct cJSON;
+void tool_rows(const struct cJSON *rows);
+/* A report of one object a line, as it is or as a table; nothing: what to say then. */
+int tool_lines(char *lines, int json, const char *nothing);
 
 /* --- a daemon of the tool's own -----------------------------------------------------------------
  */

@@ -7,7 +7,8 @@
 #include <string.h>
 
 static const tool_command *const commands[] = {
-    &tool_status, &tool_tree, &tool_replay, &tool_sizes, &tool_replay_worker,
+    &tool_status, &tool_tree,  &tool_sessions, &tool_leases, &tool_pin,
+    &tool_unpin,  &tool_flush, &tool_replay,   &tool_sizes,  &tool_replay_worker,
 };
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
@@ -102,10 +103,7 @@ int main(int argc, char **argv) {
         if (strcmp(name, commands[i]->name) == 0)
             return finish(commands[i]->run(commands[i], argc - 1, argv + 1));
     if (*name)
-        return tool_fail(TOOL_USAGE,
-                         "%s: there is no such command; there are status, tree, "
-                         "replay and sizes (see kvtrunk --help)",
-                         name);
+        return tool_fail(TOOL_USAGE, "%s: there is no such command; see kvtrunk --help", name);
     print_help(stderr);
     return TOOL_USAGE;
 }

@@ -103,12 +103,10 @@ static void print_head(const cJSON *root) {
 /* --- the whole of it ----------------------------------------------------------------------------
  */
 
-/* An array of objects with the same members: a table with a line each. */
-static void print_rows(const cJSON *rows) {
+void tool_rows(const cJSON *rows) {
     char cell[CELL_BYTES];
     int width[MAX_COLUMNS] = {0}, n_columns = 0;
     const cJSON *row, *item, *first = rows->child;
-    printf("\n%s (%d)\n", rows->string, cJSON_GetArraySize(rows));
     for (item = cJSON_IsObject(first) ? first->child : NULL; item && n_columns < MAX_COLUMNS;
          item = item->next)
         width[n_columns++] = (int)strlen(item->string);
@@ -170,8 +168,10 @@ static int print_status(const char *json) {
         }
     }
     cJSON_ArrayForEach(item, root) {
-        if (is_rows(item))
-            print_rows(item);
+        if (is_rows(item)) {
+            printf("\n%s (%d)\n", item->string, cJSON_GetArraySize(item));
+            tool_rows(item);
+        }
     }
     cJSON_Delete(root);
     return TOOL_OK;

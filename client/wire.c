@@ -84,6 +84,15 @@ const uint8_t *kvt_wire_take(wire_reader *r, size_t n_bytes) {
     return at;
 }
 
+/* The division keeps a hostile count from overflowing. */
+const uint8_t *kvt_wire_take_array(wire_reader *r, uint32_t n, size_t element_bytes) {
+    if (r->failed || r->n_left / element_bytes != n || r->n_left % element_bytes) {
+        r->failed = 1;
+        return NULL;
+    }
+    return kvt_wire_take(r, r->n_left);
+}
+
 static void take_into(wire_reader *r, void *to, size_t n_bytes) {
     const uint8_t *at = kvt_wire_take(r, n_bytes);
     if (at)

@@ -37,6 +37,11 @@ typedef enum kvt_op {
     KVT_OP_TREE = 11,
     KVT_OP_GOODBYE = 12,
     KVT_OP_PING = 13, /* the daemon to itself: proves that the socket still takes connections */
+    KVT_OP_PIN = 14,  /* keep a prefix for a while, whoever leases it or not */
+    KVT_OP_UNPIN = 15,
+    KVT_OP_FLUSH = 16, /* forget the tenant's pages, a realm's, or those that begin with tokens */
+    KVT_OP_PINS = 17,  /* reports, as TREE */
+    KVT_OP_LEASES = 18,
     KVT_N_OPS
 } kvt_op;
 
@@ -206,7 +211,42 @@ typedef struct kvt_tree_req {
     uint32_t max_lines;
 } kvt_tree_req;
 
-/* STATUS and TREE answer with text: a u32 length and the bytes. */
+typedef struct kvt_pin_req {
+    uint32_t realm;
+    uint32_t ttl_ms;       /* from the last hit on; 0: until UNPIN */
+    uint64_t max_bytes;    /* of pages; 0: no bound of its own */
+    uint32_t n_tokens;     /* at least 1 */
+    const uint8_t *tokens; /* n_tokens x u32, unaligned */
+} kvt_pin_req;
+
+typedef struct kvt_pin_rep {
+    uint64_t pin;
+    uint32_t n_tokens; /* leading tokens that are pinned */
+    uint64_t n_bytes;  /* of their pages */
+} kvt_pin_rep;
+
+typedef struct kvt_unpin_req {
+    uint64_t pin;
+} kvt_unpin_req;
+
+enum { KVT_WIRE_FLUSH_TENANT = 0, KVT_WIRE_FLUSH_REALM = 1, KVT_WIRE_FLUSH_PREFIX = 2 };
+
+typedef struct kvt_flush_req {
+    uint32_t scope;    /* KVT_WIRE_FLUSH_... */
+    uint32_t realm;    /* 0 with FLUSH_TENANT */
+    uint32_t n_tokens; /* at least 1 with FLUSH_PREFIX, else 0 */
+    const uint8_t *tokens;
+} kvt_flush_req;
+
+typedef struct kvt_flush_rep {
+    uint64_t pages; /* that are gone */
+    uint64_t n_bytes;
+    uint64_t held_pages; /* that somebody still leases: found no more, and gone when let go */
+    uint64_t held_bytes;
+    uint32_t pins; /* that were ended */
+} kvt_flush_rep;
+
+/* STATUS, TREE, PINS and LEASES answer with text: a u32 length and the bytes. */
 typedef struct kvt_text_rep {
     uint32_t n_bytes;
     const char *text;
@@ -265,6 +305,10 @@ void kvt_wire_put_page(kvt_writer *w, const kvt_wire_page *page);
 void kvt_wire_put_seal_req(kvt_writer *w, const kvt_seal_req *req); /* without pages */
 void kvt_wire_put_seal_page(kvt_writer *w, const kvt_seal_page *page);
 void kvt_wire_put_seal_rep(kvt_writer *w, const kvt_seal_rep *rep); /* without pages */
+void kvt_wire_put_pin_req(kvt_writer *w, const kvt_pin_req *req);   /* without the tokens */
+void kvt_wire_put_pin_rep(kvt_writer *w, const kvt_pin_rep *rep);
+void kvt_wire_put_flush_req(kvt_writer *w, const kvt_flush_req *req); /* without the tokens */
+void kvt_wire_put_flush_rep(kvt_writer *w, const kvt_flush_rep *rep);
 void kvt_wire_put_text_rep(kvt_writer *w, const char *text, size_t n_bytes);
 
 /* --- reading ------------------------------------------------------------------------------------
@@ -292,6 +336,11 @@ kvt_status kvt_wire_get_release_req(const uint8_t *body, size_t n_bytes, kvt_rel
 kvt_status kvt_wire_get_release_rep(const uint8_t *body, size_t n_bytes, kvt_release_rep *ret);
 kvt_status kvt_wire_get_cancel_req(const uint8_t *body, size_t n_bytes, kvt_cancel_req *ret);
 kvt_status kvt_wire_get_tree_req(const uint8_t *body, size_t n_bytes, kvt_tree_req *ret);
+kvt_status kvt_wire_get_pin_req(const uint8_t *body, size_t n_bytes, kvt_pin_req *ret);
+kvt_status kvt_wire_get_pin_rep(const uint8_t *body, size_t n_bytes, kvt_pin_rep *ret);
+kvt_status kvt_wire_get_unpin_req(const uint8_t *body, size_t n_bytes, kvt_unpin_req *ret);
+kvt_status kvt_wire_get_flush_req(const uint8_t *body, size_t n_bytes, kvt_flush_req *ret);
+kvt_status kvt_wire_get_flush_rep(const uint8_t *body, size_t n_bytes, kvt_flush_rep *ret);
 kvt_status kvt_wire_get_text_rep(const uint8_t *body, size_t n_bytes, kvt_text_rep *ret);
 kvt_status kvt_wire_get_error(const uint8_t *body, size_t n_bytes, kvt_wire_str *ret);
 

@@ -6,16 +6,6 @@
 
 #include <string.h>
 
-/* An array that must fill the rest of the body exactly. The division keeps a hostile count from
- * overflowing. */
-static const uint8_t *take_array(wire_reader *r, uint32_t n, size_t element_bytes) {
-    if (r->failed || r->n_left / element_bytes != n || r->n_left % element_bytes) {
-        r->failed = 1;
-        return NULL;
-    }
-    return kvt_wire_take(r, r->n_left);
-}
-
 kvt_status kvt_wire_get_hello_req(const uint8_t *body, size_t n_bytes, kvt_hello_req *ret) {
     wire_reader r = {.at = body, .n_left = n_bytes};
     kvt_hello_req req;
@@ -69,7 +59,7 @@ kvt_status kvt_wire_get_realm_req(const uint8_t *body, size_t n_bytes, kvt_realm
     kvt_realm_req req;
     req.rank = kvt_wire_take_u32(&r);
     req.n_bytes = kvt_wire_take_u32(&r);
-    req.canonical = take_array(&r, req.n_bytes, 1);
+    req.canonical = kvt_wire_take_array(&r, req.n_bytes, 1);
     kvt_status status = kvt_wire_end(&r);
     if (status != KVT_OK || req.rank >= KVT_MAX_RANKS)
         return KVT_EPROTO;
@@ -100,7 +90,7 @@ kvt_status kvt_wire_get_acquire_req(const uint8_t *body, size_t n_bytes, kvt_acq
     req.keep_tokens = kvt_wire_take_u32(&r);
     req.first_page = kvt_wire_take_u32(&r);
     req.n_tokens = kvt_wire_take_u32(&r);
-    req.tokens = take_array(&r, req.n_tokens, sizeof(uint32_t));
+    req.tokens = kvt_wire_take_array(&r, req.n_tokens, sizeof(uint32_t));
     kvt_status status = kvt_wire_end(&r);
     if (status != KVT_OK || (req.flags & ~(uint32_t)(KVT_ACQUIRE_CLAIM | KVT_ACQUIRE_LEAVE_ONE)))
         return KVT_EPROTO;
@@ -156,7 +146,7 @@ kvt_status kvt_wire_get_lease_rep(const uint8_t *body, size_t n_bytes, kvt_lease
     rep.claimed_tokens = kvt_wire_take_u32(&r);
     rep.first_page = kvt_wire_take_u32(&r);
     rep.n_pages = kvt_wire_take_u32(&r);
-    rep.pages = take_array(&r, rep.n_pages, WIRE_PAGE_BYTES);
+    rep.pages = kvt_wire_take_array(&r, rep.n_pages, WIRE_PAGE_BYTES);
     kvt_status status = kvt_wire_end(&r);
     if (status != KVT_OK || !reserved_are_zero(rep.pages, rep.n_pages))
         return KVT_EPROTO;
@@ -182,7 +172,7 @@ kvt_status kvt_wire_get_seal_req(const uint8_t *body, size_t n_bytes, kvt_seal_r
     kvt_seal_req req;
     req.lease = kvt_wire_take_u64(&r);
     req.n_pages = kvt_wire_take_u32(&r);
-    req.pages = take_array(&r, req.n_pages, WIRE_SEAL_PAGE_BYTES);
+    req.pages = kvt_wire_take_array(&r, req.n_pages, WIRE_SEAL_PAGE_BYTES);
     kvt_status status = kvt_wire_end(&r);
     if (status != KVT_OK || req.n_pages == 0 || !pages_rise(req.pages, req.n_pages))
         return KVT_EPROTO;
@@ -198,7 +188,7 @@ kvt_status kvt_wire_get_seal_rep(const uint8_t *body, size_t n_bytes, kvt_seal_r
     rep.page_status = kvt_wire_take_u32(&r);
     rep.held_tokens = kvt_wire_take_u32(&r);
     rep.n_pages = kvt_wire_take_u32(&r);
-    rep.pages = take_array(&r, rep.n_pages, WIRE_PAGE_BYTES);
+    rep.pages = kvt_wire_take_array(&r, rep.n_pages, WIRE_PAGE_BYTES);
     kvt_status status = kvt_wire_end(&r);
     if (status != KVT_OK || rep.page_status >= KVT_N_STATUS ||
         !reserved_are_zero(rep.pages, rep.n_pages))
@@ -213,7 +203,7 @@ kvt_status kvt_wire_get_release_req(const uint8_t *body, size_t n_bytes, kvt_rel
     wire_reader r = {.at = body, .n_left = n_bytes};
     kvt_release_req req;
     req.n_leases = kvt_wire_take_u32(&r);
-    req.leases = take_array(&r, req.n_leases, sizeof(uint64_t));
+    req.leases = kvt_wire_take_array(&r, req.n_leases, sizeof(uint64_t));
     kvt_status status = kvt_wire_end(&r);
     if (status != KVT_OK || req.n_leases == 0)
         return KVT_EPROTO;
@@ -227,7 +217,7 @@ kvt_status kvt_wire_get_release_rep(const uint8_t *body, size_t n_bytes, kvt_rel
     wire_reader r = {.at = body, .n_left = n_bytes};
     kvt_release_rep rep;
     rep.n_leases = kvt_wire_take_u32(&r);
-    rep.statuses = take_array(&r, rep.n_leases, sizeof(uint32_t));
+    rep.statuses = kvt_wire_take_array(&r, rep.n_leases, sizeof(uint32_t));
     kvt_status status = kvt_wire_end(&r);
     if (status != KVT_OK)
         return status;
@@ -262,7 +252,7 @@ kvt_status kvt_wire_get_text_rep(const uint8_t *body, size_t n_bytes, kvt_text_r
     wire_reader r = {.at = body, .n_left = n_bytes};
     kvt_text_rep rep;
     rep.n_bytes = kvt_wire_take_u32(&r);
-    rep.text = (const char *)take_array(&r, rep.n_bytes, 1);
+    rep.text = (const char *)kvt_wire_take_array(&r, rep.n_bytes, 1);
     kvt_status status = kvt_wire_end(&r);
     if (status == KVT_OK)
         *ret = rep;

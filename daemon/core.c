@@ -1,6 +1,7 @@
 /*
  * core.c - opening, closing, and the way of a message through the core. What each message does
- * stands in core_session.c, core_realm.c, core_acquire.c, core_lease.c, core_seal.c, core_wait.c;
+ * stands in core_session.c, core_realm.c, core_acquire.c, core_lease.c, core_seal.c, core_wait.c,
+ * core_pin.c, core_flush.c;
  * who has to go for whom in core_evict.c.
  */
 #include "daemon/core_state.h"
@@ -40,6 +41,7 @@ static kvt_status config_check(const core_config *g, char *why, size_t why_bytes
         {"max_leases_total", g->max_leases_total, 1, 1u << 24},
         {"max_claimed_pages", g->max_claimed_pages, 1, UINT32_C(1) << 30},
         {"max_jobs", g->max_jobs, 1, 4096},
+        {"max_pins", g->max_pins, 0, 65536},
     };
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
         kvt_status status = check_range(ranges[i].name, ranges[i].value, ranges[i].low,
@@ -103,6 +105,7 @@ static kvt_status open_pools(core *c) {
     c->leases = calloc(g->max_leases_total, sizeof *c->leases);
     c->free_leases = calloc(g->max_leases_total, sizeof *c->free_leases);
     c->waiters = calloc(c->max_waiters, sizeof *c->waiters);
+    c->pins = calloc(g->max_pins ? g->max_pins : 1, sizeof *c->pins);
     c->jobs = calloc(g->max_jobs, sizeof *c->jobs);
     c->copies = calloc((size_t)g->max_jobs * KVT_MAX_SEAL_PAGES, sizeof *c->copies);
     /* Scratch is written before it is read: no need to touch it now. */
@@ -111,7 +114,7 @@ static kvt_status open_pools(core *c) {
     c->out = malloc(KVT_WIRE_MAX_BYTES);
     c->frame_node = calloc(g->max_frames, sizeof *c->frame_node);
     if (!c->pipes || !c->realms || !c->sessions || !c->leases || !c->free_leases || !c->waiters ||
-        !c->jobs || !c->copies || !c->tokens || !c->path || !c->out || !c->frame_node)
+        !c->pins || !c->jobs || !c->copies || !c->tokens || !c->path || !c->out || !c->frame_node)
         return KVT_ENOMEM;
     for (uint32_t i = g->max_leases_total; i > 0; i--)
         c->free_leases[c->n_free_leases++] = i - 1;
@@ -170,6 +173,7 @@ void core_close(core *c) {
     free(c->leases);
     free(c->free_leases);
     free(c->waiters);
+    free(c->pins);
     free(c->jobs);
     free(c->copies);
     free(c->tokens);
@@ -226,7 +230,7 @@ void nonsense(core *c, uint32_t pipe) {
 
 static void serve_report(core *c, request *rq) {
     uint32_t lines = 0;
-    if (rq->header.op == KVT_OP_TREE) {
+    if (rq->header.op != KVT_OP_STATUS) {
         kvt_tree_req req;
         if (kvt_wire_get_tree_req(rq->body, rq->n_bytes, &req) != KVT_OK) {
             nonsense(c, rq->ticket.pipe);
@@ -272,8 +276,19 @@ static void serve(core *c, request *rq) {
     case KVT_OP_CANCEL:
         serve_cancel(c, rq);
         break;
+    case KVT_OP_PIN:
+        serve_pin(c, rq);
+        break;
+    case KVT_OP_UNPIN:
+        serve_unpin(c, rq);
+        break;
+    case KVT_OP_FLUSH:
+        serve_flush(c, rq);
+        break;
     case KVT_OP_STATUS:
     case KVT_OP_TREE:
+    case KVT_OP_PINS:
+    case KVT_OP_LEASES:
         serve_report(c, rq);
         break;
     case KVT_OP_GOODBYE:
@@ -349,8 +364,10 @@ uint64_t core_tick(core *c) {
     uint64_t now_ms = c->env.now_ms(c->env.context);
     uint64_t sessions_due = sessions_tick(c, now_ms);
     uint64_t waiters_due = waiters_tick(c, now_ms);
+    uint64_t pins_due = pins_tick(c, now_ms);
     waiters_wake(c);
-    return sessions_due < waiters_due ? sessions_due : waiters_due;
+    uint64_t due = sessions_due < waiters_due ? sessions_due : waiters_due;
+    return due < pins_due ? due : pins_due;
 }
 
 void core_drain(core *c) {

@@ -131,12 +131,15 @@ typedef struct core_config {
     uint32_t page_tokens; /* largest of any realm */
     uint32_t max_realms;
     uint32_t max_sessions;
-    uint32_t max_leases;        /* of a session */
-    uint32_t max_leases_total;  /* of all */
-    uint32_t max_claimed_pages; /* of a session, unsealed */
-    uint32_t max_jobs;          /* under way at the same time */
-    uint32_t grace_ms;          /* an orphaned session is kept so long */
-    uint32_t max_wait_ms;       /* bound of WAIT */
+    uint32_t max_leases;             /* of a session */
+    uint32_t max_leases_total;       /* of all */
+    uint32_t max_claimed_pages;      /* of a session, unsealed */
+    uint32_t max_jobs;               /* under way at the same time */
+    uint32_t grace_ms;               /* an orphaned session is kept so long */
+    uint32_t max_wait_ms;            /* bound of WAIT */
+    uint32_t max_pins;               /* 0: none can be made */
+    uint64_t max_pinned_bytes;       /* of all pins */
+    uint64_t max_owner_pinned_bytes; /* of those of one owner */
 } core_config;
 
 /* KVT_EINVAL: a limit is out of range, with a sentence in why. KVT_ENOMEM. */
@@ -200,6 +203,10 @@ typedef struct core_counts {
     uint64_t uids_refused;
     uint64_t duplicates_refused; /* request numbers seen before */
     uint64_t find_visits;        /* nodes looked at by all matches */
+    uint64_t pin_hits;           /* a pinned prefix was asked for */
+    uint64_t pins_expired;       /* their time to live was over */
+    uint64_t flushes;
+    uint64_t pages_flushed; /* that went at once */
     /* now */
     uint64_t sessions;
     uint64_t orphans;
@@ -216,6 +223,9 @@ typedef struct core_counts {
     uint64_t arena_used_bytes;
     uint64_t arena_waste_bytes;
     uint64_t frames_used;
+    uint64_t pins;
+    uint64_t pinned_bytes; /* by pins; a page under two of them counts twice */
+    uint64_t flushed_held; /* subtrees that were flushed and are still leased */
 } core_counts;
 void core_count(const core *c, core_counts *ret_counts);
 
@@ -244,6 +254,37 @@ typedef struct core_session_info {
 } core_session_info;
 int core_each_session(const core *c, int (*visit)(void *context, const core_session_info *session),
                       void *context);
+
+/* For reports: each pin, and each lease. */
+typedef struct core_pin_info {
+    uint64_t pin;
+    uint32_t realm;
+    uint32_t uid;
+    const char *owner;
+    uint32_t n_tokens;
+    uint64_t n_bytes, max_bytes;
+    uint64_t ttl_ms, left_ms; /* 0: no end */
+    uint64_t hits;
+} core_pin_info;
+int core_each_pin(const core *c, int (*visit)(void *context, const core_pin_info *pin),
+                  void *context);
+
+typedef struct core_lease_info {
+    uint32_t session;
+    const char *name; /* of the session */
+    uint64_t request; /* number of the request that gave it */
+    uint32_t realm;
+    uint32_t n_tokens;
+    uint32_t held_tokens;
+    uint32_t claimed_pages; /* not sealed yet */
+    int flushed;            /* some of what it holds nobody else gets any more */
+} core_lease_info;
+int core_each_lease(const core *c, int (*visit)(void *context, const core_lease_info *lease),
+                    void *context);
+
+/* Leading tokens of tokens[0 .. n) that an ACQUIRE would get now, 0 for an unknown realm. For
+ * tests. */
+uint32_t core_would_hold(const core *c, uint32_t realm, const uint32_t *tokens, uint32_t n);
 
 uint64_t core_boot_id(const core *c);
 

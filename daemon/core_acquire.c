@@ -13,6 +13,8 @@ typedef struct start {
     radix_node from;
     uint32_t n_tokens; /* in c->tokens */
     uint32_t before;   /* tokens in front of `from` */
+    radix_node kept;   /* the base's own page behind `from` whose first tokens are kept, or NONE */
+    uint32_t kept_tokens;
 } start;
 
 static int start_at_root(core *c, request *rq, const kvt_acquire_req *req, start *ret) {
@@ -38,10 +40,11 @@ static int start_at_lease(core *c, request *rq, const kvt_acquire_req *req, leas
         return 0;
     }
     uint32_t full = req->keep_tokens / page_tokens, rest = req->keep_tokens % page_tokens;
+    radix_node at = RADIX_NONE;
     if (rest) {
         uint32_t n;
-        radix_node at = radix_depth(c->tree, base->tail) > full ? path_at(c, base->tail, full + 1)
-                                                                : base->partial;
+        at = radix_depth(c->tree, base->tail) > full ? path_at(c, base->tail, full + 1)
+                                                     : base->partial;
         const uint32_t *tokens = radix_tokens(c->tree, at, &n);
         KVT_ASSERT(rest <= n);
         for (uint32_t i = 0; i < rest; i++)
@@ -51,7 +54,9 @@ static int start_at_lease(core *c, request *rq, const kvt_acquire_req *req, leas
     *ret = (start){.realm = base->realm,
                    .from = path_at(c, base->tail, full),
                    .n_tokens = rest + req->n_tokens,
-                   .before = full * page_tokens};
+                   .before = full * page_tokens,
+                   .kept = at,
+                   .kept_tokens = rest};
     return 1;
 }
 
@@ -77,8 +82,29 @@ static radix_node claim_pages(core *c, const session *s, radix_node cur, const u
     return cur;
 }
 
+/* The base was flushed: the lease goes on to hold what it held of the path, and gets and claims
+ * nothing more. */
+static void lease_keep_flushed(core *c, lease *l, const start *at) {
+    l->tail = at->from;
+    while (!is_held(c, l->tail))
+        l->tail = radix_parent(c->tree, l->tail);
+    l->claim = 0;
+    l->partial = RADIX_NONE;
+    l->partial_tokens = 0;
+    radix_pin(c->tree, l->tail);
+    if (l->tail == at->from && at->kept != RADIX_NONE && is_held(c, at->kept)) {
+        l->partial = at->kept;
+        l->partial_tokens = at->kept_tokens;
+        radix_pin(c->tree, l->partial);
+    }
+}
+
 /* Sets the lease's path, with its pins. */
 static void lease_set_path(core *c, session *s, lease *l, const start *at, int claim) {
+    if (is_flushed(c, at->from)) {
+        lease_keep_flushed(c, l, at);
+        return;
+    }
     radix_match m;
     radix_find(c->tree, at->from, c->tokens, at->n_tokens, &m);
     c->counts.find_visits += m.visits;
@@ -162,6 +188,7 @@ void serve_acquire(core *c, request *rq) {
     lease_take_over(c, l);
     lease_recount(c, l);
     touch(c, l);
+    pins_hit(c, l);
     count_acquire(c, l, req.n_tokens, l->n_tokens - req.n_tokens);
     reply_lease(c, rq->ticket, rq->header.op, rq->header.number, l, req.first_page);
 }

@@ -15,6 +15,7 @@ typedef struct audit {
     kvt_status status;
     uint32_t *pins; /* [max_pages + max_roots + 1]: those that the leases hold */
     uint8_t *claimed;
+    uint32_t n_hidden;
     uint32_t n_nodes, n_held, n_frames, n_loose;
 } audit;
 
@@ -58,6 +59,9 @@ static void audit_page(void *context, page_handle page, const page_entry *entry)
         fail(a, "page %llx and node %u disagree", (unsigned long long)page, entry->node);
     /* The first slot stands for the node. */
     a->n_nodes += slot == 0;
+    a->n_hidden += slot == 0 && radix_is_hidden(c->tree, entry->node);
+    if (is_flushed(c, entry->node) && !radix_is_busy(c->tree, entry->node))
+        fail(a, "node %u was flushed, nobody holds it, and it is there", entry->node);
     a->n_held += slot == 0 && radix_is_held(c->tree, entry->node);
     if (slot == 0 && node_is_sealed(c, entry->node) != radix_is_held(c->tree, entry->node))
         fail(a, "node %u is held = %d, its first page is %s", entry->node,
@@ -134,6 +138,28 @@ static void audit_sessions(audit *a) {
         fail(a, "%u jobs of sessions, counted %u", n_jobs, c->n_jobs);
 }
 
+/* The pins add up, and each keeps what it says. */
+static void audit_kept(audit *a) {
+    const core *c = a->c;
+    uint64_t n_bytes = 0;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < c->config.max_pins; i++) {
+        const pin *p = &c->pins[i];
+        if (!p->number)
+            continue;
+        n++;
+        n_bytes += p->n_bytes;
+        a->pins[p->tail]++;
+        if (!is_held(c, p->tail) || is_flushed(c, p->tail) || !p->n_tokens ||
+            p->n_tokens > path_tokens(c, p->tail))
+            fail(a, "pin %llu keeps %u tokens at node %u, of %u", (unsigned long long)p->number,
+                 p->n_tokens, p->tail, path_tokens(c, p->tail));
+    }
+    if (n != c->n_pins || n_bytes != c->pinned_bytes || n_bytes > c->config.max_pinned_bytes)
+        fail(a, "%u pins of %llu bytes, counted %u of %llu", n, (unsigned long long)n_bytes,
+             c->n_pins, (unsigned long long)c->pinned_bytes);
+}
+
 static void audit_pages(audit *a) {
     const core *c = a->c;
     uint32_t n_job_frames = 0;
@@ -142,6 +168,8 @@ static void audit_pages(audit *a) {
     radix_count(c->tree, &tree);
     if (a->n_nodes != tree.busy + tree.idle)
         fail(a, "%u pages have nodes, the tree has %u", a->n_nodes, tree.busy + tree.idle);
+    if (a->n_hidden != c->n_hidden)
+        fail(a, "%u nodes are hidden, counted %u", a->n_hidden, c->n_hidden);
     if (a->n_held != c->n_held)
         fail(a, "%u pages are held, counted %u", a->n_held, c->n_held);
     for (uint32_t i = 0; i < c->config.max_jobs; i++) {
@@ -199,6 +227,7 @@ kvt_status core_audit(const core *c, char *why, size_t why_bytes) {
     a.claimed = calloc(n, 1);
     if (a.pins && a.claimed) {
         audit_sessions(&a);
+        audit_kept(&a);
         audit_pages(&a);
         audit_pins(&a);
         page_table_each(c->pages, audit_node_pins, &a);

@@ -152,7 +152,7 @@ static void drop_covered(core *c, radix_node node) {
     const uint32_t *tokens = radix_tokens(c->tree, node, &n_tokens);
     radix_node next = radix_next_sibling(c->tree, node);
     if (n_tokens == radix_page_tokens(c->tree, node) || next == RADIX_NONE ||
-        !radix_is_held(c->tree, next))
+        !radix_is_held(c->tree, next) || radix_is_hidden(c->tree, next))
         return;
     const uint32_t *longer = radix_tokens(c->tree, next, &n_next);
     if (n_next > n_tokens && memcmp(tokens, longer, n_tokens * sizeof *tokens) == 0) {
@@ -175,11 +175,12 @@ void lease_drop_path(core *c, lease *l, radix_node tail, radix_node partial) {
         }
         node = parent;
     }
-    if (node == tail)
+    if (!flushed_let_go(c, node) && node == tail)
         drop_covered(c, tail);
     if (partial != RADIX_NONE) {
         radix_unpin(c->tree, partial);
-        drop_covered(c, partial);
+        if (!flushed_let_go(c, partial))
+            drop_covered(c, partial);
     }
 }
 

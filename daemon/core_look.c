@@ -32,6 +32,9 @@ void core_count(const core *c, core_counts *ret_counts) {
     n.arena_used_bytes = places.used_bytes;
     n.arena_waste_bytes = places.waste_bytes;
     n.frames_used = places.used;
+    n.pins = c->n_pins;
+    n.pinned_bytes = c->pinned_bytes;
+    n.flushed_held = c->n_hidden;
     *ret_counts = n;
 }
 
@@ -89,6 +92,49 @@ int core_each_session(const core *c, int (*visit)(void *context, const core_sess
         int stop = visit(context, &info);
         if (stop)
             return stop;
+    }
+    return 0;
+}
+
+static int each_lease_of(const core *c, const session *s,
+                         int (*visit)(void *context, const core_lease_info *lease), void *context) {
+    for (uint32_t at = s->first_lease; at; at = c->leases[at - 1].next_of_session) {
+        const lease *l = &c->leases[at - 1];
+        core_lease_info info = {.session = s->number,
+                                .name = s->name,
+                                .request = l->number,
+                                .realm = c->realms[l->realm].number,
+                                .n_tokens = l->n_tokens,
+                                .held_tokens = lease_held_tokens(c, l),
+                                .claimed_pages = l->n_claimed,
+                                .flushed = is_flushed(c, l->tail) ||
+                                           (l->partial != RADIX_NONE && is_flushed(c, l->partial))};
+        int stop = visit(context, &info);
+        if (stop)
+            return stop;
+    }
+    return 0;
+}
+
+int core_each_lease(const core *c, int (*visit)(void *context, const core_lease_info *lease),
+                    void *context) {
+    int stop = 0;
+    for (uint32_t i = 0; i < c->config.max_sessions && !stop; i++) {
+        const session *s = &c->sessions[i];
+        if (s->state == SESSION_LIVE || s->state == SESSION_ORPHAN)
+            stop = each_lease_of(c, s, visit, context);
+    }
+    return stop;
+}
+
+uint32_t core_would_hold(const core *c, uint32_t number, const uint32_t *tokens, uint32_t n) {
+    for (uint32_t i = 0; i < c->config.max_realms; i++) {
+        const realm *r = &c->realms[i];
+        radix_match m;
+        if (!number || r->number != number)
+            continue;
+        radix_find(c->tree, r->root, tokens, n, &m);
+        return path_tokens(c, m.held) + m.partial_tokens;
     }
     return 0;
 }

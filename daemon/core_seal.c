@@ -153,6 +153,8 @@ void serve_seal(core *c, request *rq) {
 /* Short held pages whose tokens begin this one are covered by it from now on. */
 static void replace_short(core *c, radix_node node) {
     uint32_t n_tokens, n_short;
+    if (radix_is_hidden(c->tree, node))
+        return; /* its siblings have taken its place */
     const uint32_t *tokens = radix_tokens(c->tree, node, &n_tokens);
     for (radix_node prev = radix_prev_sibling(c->tree, node); prev != RADIX_NONE;) {
         const uint32_t *begin = radix_tokens(c->tree, prev, &n_short);

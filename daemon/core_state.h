@@ -84,6 +84,20 @@ typedef struct lease {
     uint64_t number; /* request that gave it */
 } lease;
 
+/* A prefix that is kept, see core_pin.c. */
+typedef struct pin {
+    uint64_t number; /* 0: free */
+    uint32_t realm;  /* slot */
+    radix_node tail;
+    uint32_t n_tokens; /* the last page may be kept for its leading rows alone */
+    uint32_t uid;
+    char owner[64]; /* name of the session that made it */
+    uint64_t n_bytes, max_bytes;
+    uint64_t ttl_ms; /* 0: no end */
+    uint64_t end_ms;
+    uint64_t hits;
+} pin;
+
 typedef struct waiter {
     uint32_t session; /* slot + 1; 0: free */
     core_ticket ticket;
@@ -125,6 +139,11 @@ struct core {
     waiter *waiters;
     uint32_t max_waiters, free_waiter, first_waiter, last_waiter, n_waiters;
     int wake; /* something that a waiter may wait for has happened */
+
+    pin *pins; /* [max_pins] */
+    uint32_t n_pins;
+    uint64_t last_pin, pinned_bytes;
+    uint32_t n_hidden; /* nodes that were flushed and are still held, the topmost of each */
 
     core_job *jobs; /* seal jobs */
     core_copy *copies;
@@ -236,6 +255,23 @@ void waiters_wake(core *c);             /* answers those whose wait is over */
 void waiters_drop(core *c, session *s); /* without an answer */
 int waiter_cancel(core *c, session *s, uint64_t number);
 uint64_t waiters_tick(core *c, uint64_t now_ms);
+
+/* --- core_pin.c --- */
+void serve_pin(core *c, request *rq);
+void serve_unpin(core *c, request *rq);
+void pins_hit(core *c, const lease *l);           /* it was asked for just now */
+uint32_t pins_end_below(core *c, radix_node top); /* with top itself; returns their number */
+uint64_t pins_tick(core *c, uint64_t now_ms);
+uint64_t node_bytes(const core *c, radix_node node); /* of all its pages, encoded */
+
+/* --- core_flush.c --- */
+void serve_flush(core *c, request *rq);
+int is_flushed(const core *c, radix_node node); /* itself, or something in front of it */
+/* The way to unpin: what was flushed meanwhile goes with its last pin. */
+void node_unpin(core *c, radix_node node);
+/* After a pin was taken off: drops what was flushed and nobody holds any more, from node up.
+ * Returns whether the node was flushed. */
+int flushed_let_go(core *c, radix_node node);
 
 /* --- core_evict.c --- */
 int evict_coldest(core *c);                                           /* 0: nothing may go */

@@ -52,6 +52,10 @@ static size_t env_report(void *context, const core *c, kvt_op op, uint32_t lines
     shell *sh = context;
     uint32_t n_made = server_listeners(sh->server);
     sh->facts.listeners_replaced = n_made > 0 ? n_made - 1 : 0;
+    if (op == KVT_OP_PINS)
+        return report_pins(c, lines, to, room);
+    if (op == KVT_OP_LEASES)
+        return report_leases(c, lines, to, room);
     if (op == KVT_OP_TREE)
         return report_tree(&sh->facts, c, lines, to, room);
     return report_status(&sh->facts, c, shell_now_ms(NULL), to, room);

@@ -54,6 +54,9 @@ typedef struct param_values {
     uint64_t max_leases;
     uint64_t max_leases_total;
     uint64_t max_claimed_pages;
+    uint64_t max_pins;
+    uint64_t max_pinned;       /* bytes; 0: half of the arena */
+    uint64_t max_pinned_owner; /* bytes; 0: as max_pinned */
     uint64_t max_jobs;
     uint64_t job_threads;
     uint64_t grace_ms;

@@ -36,6 +36,10 @@
     X(uids_refused)                                                                                \
     X(duplicates_refused)                                                                          \
     X(find_visits)                                                                                 \
+    X(pin_hits)                                                                                    \
+    X(pins_expired)                                                                                \
+    X(flushes)                                                                                     \
+    X(pages_flushed)                                                                               \
     X(sessions)                                                                                    \
     X(orphans)                                                                                     \
     X(leases)                                                                                      \
@@ -50,7 +54,10 @@
     X(arena_bytes)                                                                                 \
     X(arena_used_bytes)                                                                            \
     X(arena_waste_bytes)                                                                           \
-    X(frames_used)
+    X(frames_used)                                                                                 \
+    X(pins)                                                                                        \
+    X(pinned_bytes)                                                                                \
+    X(flushed_held)
 
 #define ONE(name) +1
 _Static_assert(sizeof(core_counts) == (0 COUNTS(ONE)) * sizeof(uint64_t),
@@ -168,6 +175,8 @@ static void put_run(json_writer *w, uint32_t realm, const radix_run *run,
     json_put_u64(w, "pins", run->pins);
     json_put_bool(w, "held", run->held);
     json_put_bool(w, "busy", run->busy);
+    if (run->hidden)
+        json_put_bool(w, "flushed", 1);
     if (n_first_tokens > 0) {
         json_open(w, "first_tokens", '[');
         for (uint32_t i = 0; i < n_first_tokens; i++)

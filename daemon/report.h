@@ -1,8 +1,10 @@
 /*
- * report.h - the texts of STATUS and TREE: JSON, bounded by the room that a message has.
+ * report.h - the texts of STATUS, TREE, PINS and LEASES: JSON, bounded by the room that a message
+ * has.
  *
- * STATUS is one object. TREE is one object a line: first each realm, then the runs of pages below
- * it, depth first; a report that was cut short by the room or the number of lines ends with
+ * STATUS is one object, the others are one object a line. TREE: first each realm, then the runs of
+ * pages below it, depth first; a report that was cut short by the room or the number of lines ends
+ * with
  * {"truncated":true}. Nothing is ever cut inside a line or a number.
  */
 #ifndef KVT_DAEMON_REPORT_H
@@ -26,5 +28,7 @@ size_t report_status(const report_facts *facts, const core *c, uint64_t now_ms, 
                      size_t room);
 size_t report_tree(const report_facts *facts, const core *c, uint32_t max_lines, char *to,
                    size_t room);
+size_t report_pins(const core *c, uint32_t max_lines, char *to, size_t room);
+size_t report_leases(const core *c, uint32_t max_lines, char *to, size_t room);
 
 #endif

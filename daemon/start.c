@@ -196,7 +196,11 @@ static kvt_status open_core(shell *sh, char *why, size_t why_bytes) {
         .max_jobs = (uint32_t)v->max_jobs,
         .grace_ms = (uint32_t)v->grace_ms,
         .max_wait_ms = (uint32_t)v->max_wait_ms,
+        .max_pins = (uint32_t)v->max_pins,
+        .max_pinned_bytes = v->max_pinned ? v->max_pinned : sh->arena.data_bytes / 2,
     };
+    wanted.max_owner_pinned_bytes =
+        v->max_pinned_owner ? v->max_pinned_owner : wanted.max_pinned_bytes;
     return core_open(&wanted, &env, why, why_bytes, &sh->core);
 }
 

@@ -129,7 +129,7 @@ static void test_status(void) {
     CHECK(strstr(text, "\"uptime_s\":62,"));
     CHECK(strstr(text,
                  "\"counts\":{\"requests\":18446744073709551615,\"refused\":18446744073709551614"));
-    CHECK(strstr(text, "\"frames_used\":18446744073709551575}")); /* the last of 41 */
+    CHECK(strstr(text, "\"flushed_held\":18446744073709551568}")); /* the last of 41 */
     CHECK(strstr(text, "\"staging_bytes\":9007199254740993"));
     CHECK(strstr(text, "\"config\":{\"socket\":\"auto\",\"arena\":\"auto\""));
     cJSON *sessions = cJSON_GetObjectItemCaseSensitive(root, "sessions_open");

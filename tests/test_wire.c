@@ -49,6 +49,8 @@ REWRITE(realm_req)
 REWRITE(realm_rep)
 REWRITE(fork_req)
 REWRITE(wait_req)
+REWRITE(pin_rep)
+REWRITE(flush_rep)
 
 static kvt_status rewrite_acquire_req(const uint8_t *body, size_t n, kvt_writer *w) {
     kvt_acquire_req message;
@@ -59,6 +61,40 @@ static kvt_status rewrite_acquire_req(const uint8_t *body, size_t n, kvt_writer 
     CHECK(message.n_tokens <= 16);
     kvt_wire_get_tokens(message.tokens, message.n_tokens, tokens);
     kvt_wire_put_acquire_req(w, &message);
+    kvt_wire_put_tokens(w, tokens, message.n_tokens);
+    return status;
+}
+
+static kvt_status rewrite_pin_req(const uint8_t *body, size_t n, kvt_writer *w) {
+    kvt_pin_req message;
+    kvt_status status = kvt_wire_get_pin_req(body, n, &message);
+    if (status != KVT_OK)
+        return status;
+    uint32_t tokens[16];
+    CHECK(message.n_tokens <= 16);
+    kvt_wire_get_tokens(message.tokens, message.n_tokens, tokens);
+    kvt_wire_put_pin_req(w, &message);
+    kvt_wire_put_tokens(w, tokens, message.n_tokens);
+    return status;
+}
+
+static kvt_status rewrite_unpin_req(const uint8_t *body, size_t n, kvt_writer *w) {
+    kvt_unpin_req message;
+    kvt_status status = kvt_wire_get_unpin_req(body, n, &message);
+    if (status == KVT_OK)
+        kvt_wire_put_u64(w, message.pin);
+    return status;
+}
+
+static kvt_status rewrite_flush_req(const uint8_t *body, size_t n, kvt_writer *w) {
+    kvt_flush_req message;
+    kvt_status status = kvt_wire_get_flush_req(body, n, &message);
+    if (status != KVT_OK)
+        return status;
+    uint32_t tokens[16];
+    CHECK(message.n_tokens <= 16);
+    kvt_wire_get_tokens(message.tokens, message.n_tokens, tokens);
+    kvt_wire_put_flush_req(w, &message);
     kvt_wire_put_tokens(w, tokens, message.n_tokens);
     return status;
 }
@@ -502,6 +538,32 @@ static void test_release(void) {
     free(many);
 }
 
+static void test_keep(void) {
+    check_body("PIN", rewrite_pin_req,
+               B(3, 0, 0, 0, 0x10, 0x27, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 7, 0, 0, 0, 0xff,
+                 0xff, 0xff, 0xff));
+    refuse_body("PIN in no realm", rewrite_pin_req,
+                B(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 7, 0, 0, 0));
+    refuse_body("PIN of nothing", rewrite_pin_req,
+                B(3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0));
+    check_body("pin", rewrite_pin_rep,
+               B(9, 0, 0, 0, 0, 0, 0, 1, 5, 0, 0, 0, 0, 0x20, 0, 0, 0, 0, 0, 0));
+    check_body("UNPIN", rewrite_unpin_req, B(9, 0, 0, 0, 0, 0, 0, 1));
+    check_body("FLUSH all", rewrite_flush_req, B(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0));
+    check_body("FLUSH realm", rewrite_flush_req, B(1, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0));
+    check_body("FLUSH prefix", rewrite_flush_req,
+               B(2, 0, 0, 0, 3, 0, 0, 0, 1, 0, 0, 0, 7, 0, 0, 0));
+    refuse_body("FLUSH 3", rewrite_flush_req, B(3, 0, 0, 0, 3, 0, 0, 0, 1, 0, 0, 0, 7, 0, 0, 0));
+    refuse_body("FLUSH all of a realm", rewrite_flush_req, B(0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0));
+    refuse_body("FLUSH no realm", rewrite_flush_req, B(1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0));
+    refuse_body("FLUSH realm with tokens", rewrite_flush_req,
+                B(1, 0, 0, 0, 3, 0, 0, 0, 1, 0, 0, 0, 7, 0, 0, 0));
+    refuse_body("FLUSH prefix without", rewrite_flush_req, B(2, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0));
+    check_body("flushed", rewrite_flush_rep,
+               B(1, 0, 0, 0, 0, 0, 0, 0, 0, 0x20, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0x40,
+                 0, 0, 0, 0, 0, 0, 4, 0, 0, 0));
+}
+
 static void test_text(void) {
     static const uint8_t rep[] = {2, 0, 0, 0, '{', '}'};
     START(w);
@@ -815,6 +877,7 @@ int main(void) {
     test_lease();
     test_seal();
     test_release();
+    test_keep();
     test_text();
     test_realm();
     test_realm_refused();

@@ -25,10 +25,11 @@ if(KVT_SANITIZE)
 else()
     set(sim_seeds 3000)
 endif()
-kvt_test(sim SOURCES sim/world.c sim/daemon.c sim/worker.c sim/payload.c LIBS kvt_core
+kvt_test(sim SOURCES sim/world.c sim/daemon.c sim/worker.c sim/keep.c
+         sim/payload.c LIBS kvt_core
          ARGS --count ${sim_seeds} TIMEOUT 400)
 kvt_test(sim_deep TARGET sim ARGS --seed 1000 --count 10000 LABELS slow TIMEOUT 3600)
-foreach(name kill cut death access flight share drift)
+foreach(name kill cut death access flight share drift keep)
     kvt_test(e2e_${name} SOURCES e2e/${name}.c e2e/e2e.c LIBS kvtrunk_static kvt_oracle
              LABELS e2e NEEDS kvtrunkd TIMEOUT 300)
 endforeach()

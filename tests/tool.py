@@ -77,7 +77,7 @@ def usage():
     check(re.fullmatch(r"kvtrunk \d+\.\d+\.\d+\n", kvtrunk("--version").stdout), "--version")
     with open(MANUAL, encoding="ascii") as file:
         manual = file.read().replace("\\-", "-")
-    for command in ("status", "tree", "replay"):
+    for command in ("status", "tree", "sessions", "leases", "pin", "unpin", "flush", "replay"):
         for option in re.findall(r"^  (--[a-z-]+)", kvtrunk(command, "--help").stdout, re.M):
             check(option in manual, f"{MANUAL} does not say what {command} {option} is")
     for words, arguments in (
@@ -93,6 +93,15 @@ def usage():
             ("a number from 1 to", ["replay", small_trace, "--requests", "1x"]),
             ("a number from 1 to", ["replay", small_trace, "--requests", "-1"]),
             ("two dashes", ["replay", small_trace, "-w"]),
+            ("the number of a pin", ["unpin"]),
+            ("the number of a pin", ["unpin", "x"]),
+            ("say --all", ["flush"]),
+            ("say --all", ["flush", "--all", "--realm", "1"]),
+            ("say --all", ["flush", "--tokens", "1"]),
+            ("a realm and tokens", ["pin", "--realm", "1"]),
+            ("exclude each other", ["pin", "--tokens", "1", "--tokens-file", "x"]),
+            ("one of s, ms, m, h", ["pin", "--ttl", "3w"]),
+            ("one of B, KiB", ["pin", "--budget", "1.5GiB"]),
             ("a number of pages", ["replay", small_trace, "--capacity", "0"]),
             ("a number of pages", ["replay", small_trace, "--capacity", "1.5"]),
             ("a number of pages", ["replay", small_trace, "--capacity", "ten"]),
@@ -116,7 +125,8 @@ def bad_files():
 
 def no_daemon():
     path = os.path.join(folder, "no.sock")
-    for arguments in (["status"], ["tree"]):
+    for arguments in (["status"], ["tree"], ["sessions"], ["leases"], ["pin"], ["unpin", "1"],
+                      ["flush", "--all"]):
         expect(3, path, *arguments, "--socket", path)
         expect(3, path, *arguments, environment={"KVTRUNK_SOCKET": path})
     done = expect(3, path, "replay", small_trace, "--connect", path, "--workers", "3")
@@ -139,6 +149,7 @@ def reports():
         check(re.search(r"^requests +100 ", done.stdout, re.M), done.stdout)
         look_at_status(path)
         look_at_tree(path)
+        keep_and_flush(path)
         daemon.send_signal(signal.SIGTERM)
         check(daemon.wait(GIVE_UP_S) == 0, "the daemon did not end well")
     finally:
@@ -171,6 +182,35 @@ def look_at_tree(path):
     check(re.search(r"^    - 16 pages, 1,024 tokens  \[1 ", tree, re.M), tree)
     cut = expect(0, "there is more", "tree", "--lines", "3", "--socket", path).stdout
     check(len(re.findall(r"^ *- ", cut, re.M)) == 2, cut)
+
+
+def keep_and_flush(path):
+    """The first block of the trace, which all requests share, is 8 pages of 64 tokens."""
+    to = ["--socket", path]
+    tree = [json.loads(line) for line in
+            kvtrunk("tree", "--json", *to).stdout.splitlines()]
+    run = next(row for row in tree if row.get("depth") == 1)
+    first = ",".join(map(str, run["first_tokens"]))
+    expect(0, "nothing is pinned", "pin", *to)
+    expect(4, "realm 7 is not known", "pin", "--realm", "7", "--tokens", "1", *to)
+    made = json.loads(expect(0, "", "pin", "--realm", "1", "--tokens", first, "--ttl", "1h",
+                             "--json", *to).stdout)
+    check(made["tokens"] == len(run["first_tokens"]), f"{made}")
+    listed = json.loads(kvtrunk("pin", "--json", *to).stdout)
+    check(listed["pin"] == made["pin"] and listed["owner"] == "kvtrunk pin" and
+          listed["uid"] == os.getuid() and 0 < listed["left_ms"] <= 3600000, f"{listed}")
+    expect(0, "kvtrunk pin", "pin", *to)
+    expect(0, "", "unpin", str(made["pin"]), *to)
+    expect(4, "there is no pin", "unpin", str(made["pin"]), *to)
+    expect(0, "kvtrunk sessions", "sessions", *to)
+    check(json.loads(kvtrunk("sessions", "--json", *to).stdout)["name"] == "kvtrunk sessions", "")
+    expect(0, "nobody holds a lease", "leases", *to)
+    tokens = write("tokens", first.replace(",", " \n"))
+    gone = json.loads(expect(0, "", "flush", "--realm", "1", "--tokens-file", tokens, "--json",
+                             *to).stdout)
+    check(gone["pages"] == SMALL_PAGES and gone["held_pages"] == 0 and gone["pins"] == 0, f"{gone}")
+    expect(0, "0 pages", "flush", "--all", *to)
+    check(json.loads(kvtrunk("status", "--json", *to).stdout)["counts"]["frames_used"] == 0, "")
 
 
 def running(trace, *options):

@@ -197,5 +197,6 @@ void sim_daemon_kill(sim_world *w) {
     for (uint32_t i = 0; i < w->n_stagings; i++)
         w->stagings[i].open = 0;
     w->core = NULL;
+    memset(w->pins, 0, sizeof w->pins);
     w->n_restarts++;
 }

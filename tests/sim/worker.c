@@ -105,17 +105,12 @@ static void send_bytes(sim_world *w, sim_worker *k, const uint8_t *bytes, size_t
         sim_chance(w, 10) ? 4000 : 10);
 }
 
-typedef struct outgoing {
-    kvt_writer w;
-    uint8_t bytes[16384];
-} outgoing;
-
-static void begin(outgoing *o) {
+void sim_begin(outgoing *o) {
     kvt_wire_start(&o->w, o->bytes, sizeof o->bytes);
 }
 
-static void call(sim_world *w, sim_worker *k, outgoing *o, uint16_t op, uint32_t lease,
-                 uint32_t wait_ms) {
+void sim_call(sim_world *w, sim_worker *k, outgoing *o, uint16_t op, uint32_t lease,
+              uint32_t wait_ms) {
     kvt_wire_header header = {.kind = KVT_WIRE_REQUEST,
                               .op = op,
                               .number = ++k->number,
@@ -149,10 +144,10 @@ static void call_hello(sim_world *w, sim_worker *k) {
              10);
     kvt_hello_req req = {.pid = k->pid, .name = {"sim", 3}};
     memcpy(req.token, k->token, sizeof req.token);
-    begin(&o);
+    sim_begin(&o);
     kvt_wire_put_hello_req(&o.w, &req);
     k->state = WORKER_HELLO;
-    call(w, k, &o, KVT_OP_HELLO, 0, 0);
+    sim_call(w, k, &o, KVT_OP_HELLO, 0, 0);
 }
 
 static void call_stage(sim_world *w, sim_worker *k) {
@@ -166,20 +161,20 @@ static void call_stage(sim_world *w, sim_worker *k) {
     snprintf(file->name, sizeof file->name, "staging-%u", w->n_stagings);
     kvt_stage_req req = {.bytes = file->n_bytes,
                          .name = {file->name, (uint16_t)strlen(file->name)}};
-    begin(&o);
+    sim_begin(&o);
     kvt_wire_put_stage_req(&o.w, &req);
     k->op_lease = w->n_stagings;
     k->state = WORKER_STAGE;
-    call(w, k, &o, KVT_OP_STAGE, w->n_stagings++, 0);
+    sim_call(w, k, &o, KVT_OP_STAGE, w->n_stagings++, 0);
 }
 
 static void call_realm(sim_world *w, sim_worker *k) {
     outgoing o;
     kvt_realm_req req = {.canonical = w->canonical, .n_bytes = (uint32_t)w->n_canonical};
-    begin(&o);
+    sim_begin(&o);
     kvt_wire_put_realm_req(&o.w, &req);
     k->state = WORKER_REALM;
-    call(w, k, &o, KVT_OP_REALM, 0, 0);
+    sim_call(w, k, &o, KVT_OP_REALM, 0, 0);
 }
 
 /* --- what it asks for ---------------------------------------------------------------------------
@@ -187,7 +182,7 @@ static void call_realm(sim_world *w, sim_worker *k) {
 
 /* Few documents with few continuations, so that workers meet: in the middle of pages, at their
  * edges, in front of each other. */
-static uint32_t make_tokens(sim_world *w, uint32_t *tokens, uint32_t at, uint32_t n) {
+uint32_t sim_make_tokens(sim_world *w, uint32_t *tokens, uint32_t at, uint32_t n) {
     uint32_t doc = sim_below(w, 3), common = sim_below(w, n + 1);
     for (uint32_t i = 0; i < n; i++)
         tokens[at + i] = i < common ? (at + i) * 3 + doc : sim_below(w, 2);
@@ -234,12 +229,12 @@ static void call_acquire(sim_world *w, sim_worker *k, int slot, int base) {
     uint32_t room = SIM_MAX_TOKENS - req.keep_tokens;
     uint32_t n = sim_below(w, (base ? 40 : SIM_MAX_TOKENS) + 1);
     n = n < room ? n : room;
-    l->n_tokens = make_tokens(w, l->tokens, req.keep_tokens, n);
+    l->n_tokens = sim_make_tokens(w, l->tokens, req.keep_tokens, n);
     req.n_tokens = n;
-    begin(&o);
+    sim_begin(&o);
     kvt_wire_put_acquire_req(&o.w, &req);
     kvt_wire_put_tokens(&o.w, l->tokens + req.keep_tokens, n);
-    call(w, k, &o, KVT_OP_ACQUIRE, (uint32_t)slot, 0);
+    sim_call(w, k, &o, KVT_OP_ACQUIRE, (uint32_t)slot, 0);
 }
 
 static void call_fork(sim_world *w, sim_worker *k, int from, int slot) {
@@ -248,9 +243,9 @@ static void call_fork(sim_world *w, sim_worker *k, int from, int slot) {
     *l = k->leases[from];
     kvt_fork_req req = {.lease = l->id, .n_tokens = sim_below(w, l->n_tokens + 1)};
     l->n_tokens = req.n_tokens;
-    begin(&o);
+    sim_begin(&o);
     kvt_wire_put_fork_req(&o.w, &req);
-    call(w, k, &o, KVT_OP_FORK, (uint32_t)slot, 0);
+    sim_call(w, k, &o, KVT_OP_FORK, (uint32_t)slot, 0);
 }
 
 static void call_wait(sim_world *w, sim_worker *k, int slot) {
@@ -259,10 +254,10 @@ static void call_wait(sim_world *w, sim_worker *k, int slot) {
     uint32_t wait_ms = sim_below(w, 600);
     kvt_wait_req req = {.lease = l->id, .held_tokens = l->held_tokens, .wait_ms = wait_ms};
     k->op_path = *l;
-    begin(&o);
+    sim_begin(&o);
     kvt_wire_put_wait_req(&o.w, &req);
     w->n_waits++;
-    call(w, k, &o, KVT_OP_WAIT, (uint32_t)slot, wait_ms);
+    sim_call(w, k, &o, KVT_OP_WAIT, (uint32_t)slot, wait_ms);
 }
 
 /* Spoils an encoded page, or what is said of it, in one of the ways that the fault model lists. */
@@ -293,7 +288,7 @@ static void call_seal(sim_world *w, sim_worker *k, int slot) {
     first += sim_chance(w, 30) ? 1 : 0; /* out of order */
     uint32_t req_first = first;
     kvt_seal_req req = {.lease = l->id, .n_pages = n};
-    begin(&o);
+    sim_begin(&o);
     kvt_wire_put_seal_req(&o.w, &req);
     for (uint32_t i = 0; i < n; i++) {
         kvt_seal_page page = {.page = first + i, .offset = (uint64_t)i * SLOT_BYTES};
@@ -314,17 +309,17 @@ static void call_seal(sim_world *w, sim_worker *k, int slot) {
     k->op_path = *l;
     k->op_first_page = req_first;
     w->n_seals++;
-    call(w, k, &o, KVT_OP_SEAL, (uint32_t)slot, 0);
+    sim_call(w, k, &o, KVT_OP_SEAL, (uint32_t)slot, 0);
 }
 
 static void call_release(sim_world *w, sim_worker *k, const uint64_t *ids, uint32_t n) {
     outgoing o;
     (void)w;
-    begin(&o);
+    sim_begin(&o);
     kvt_wire_put_u32(&o.w, n);
     for (uint32_t i = 0; i < n; i++)
         kvt_wire_put_u64(&o.w, ids[i]);
-    call(w, k, &o, KVT_OP_RELEASE, 0, 0);
+    sim_call(w, k, &o, KVT_OP_RELEASE, 0, 0);
 }
 
 static void release_some(sim_world *w, sim_worker *k) {
@@ -366,9 +361,9 @@ static void undo(sim_world *w, sim_worker *k) {
         call_release(w, k, k->release, n);
         return;
     }
-    begin(&o);
+    sim_begin(&o);
     kvt_wire_put_u64(&o.w, k->cancel[--k->n_cancel]);
-    call(w, k, &o, KVT_OP_CANCEL, 0, 0);
+    sim_call(w, k, &o, KVT_OP_CANCEL, 0, 0);
 }
 
 /* --- reading ------------------------------------------------------------------------------------
@@ -526,7 +521,7 @@ static void take_error(sim_world *w, sim_worker *k, const kvt_wire_header *heade
                  (unsigned long long)header->number);
     if (k->op == KVT_OP_HELLO || k->op == KVT_OP_STAGE) {
         sim_worker_cut(w, k);
-    } else if (k->op == KVT_OP_ACQUIRE && header->status == KVT_ENOENT) {
+    } else if ((k->op == KVT_OP_ACQUIRE || k->op == KVT_OP_FLUSH) && header->status == KVT_ENOENT) {
         k->realm = 0;
     }
 }
@@ -552,6 +547,8 @@ void sim_worker_message(sim_world *w, sim_worker *k, const uint8_t *bytes, size_
         take_lease(w, k, body, header.body_bytes);
     else if (op == KVT_OP_SEAL)
         take_seal(w, k, body, header.body_bytes);
+    else if (op == KVT_OP_PIN || op == KVT_OP_FLUSH)
+        sim_keep_reply(w, k, op, body, header.body_bytes);
     else if (op == KVT_OP_RELEASE)
         take_release(w, k, body, header.body_bytes);
     k->op = 0;
@@ -578,8 +575,12 @@ static void do_next(sim_world *w, sim_worker *k) {
             release_some(w, k);
             return;
         }
-        begin(&o);
-        call(w, k, &o, KVT_OP_GOODBYE, 0, 0);
+        if (sim_keep_home(w, k))
+            return;
+        sim_begin(&o);
+        sim_call(w, k, &o, KVT_OP_GOODBYE, 0, 0);
+    } else if (sim_chance(w, 30) && sim_keep(w, k)) {
+        return;
     } else if (sim_chance(w, 2)) {
         send_bytes(w, k, (const uint8_t *)"nonsense", 8);
     } else {

@@ -112,14 +112,26 @@ static void tick(sim_world *w) {
         sim_fail(w, "core_tick names %llu ms, which is past", (unsigned long long)due);
 }
 
+static uint64_t count_flushes(const sim_world *w) {
+    core_counts n;
+    core_count(w->core, &n);
+    return n.flushes;
+}
+
+static void message(sim_world *w, const sim_event *e) {
+    uint64_t n_flushes = count_flushes(w);
+    core_message(w->core, (core_ticket){.pipe = e->pipe, .request = 1}, e->bytes, e->n_bytes);
+    if (count_flushes(w) > n_flushes)
+        sim_flush_check(w, e->bytes, e->n_bytes);
+}
+
 static void happen_core(sim_world *w, sim_event *e) {
     if (e->boot != w->boot || !w->core)
         return; /* owed to a daemon that is dead */
     switch (e->kind) {
     case EVENT_TO_CORE:
         if (!w->pipe_dead[e->pipe])
-            core_message(w->core, (core_ticket){.pipe = e->pipe, .request = 1}, e->bytes,
-                         e->n_bytes);
+            message(w, e);
         break;
     case EVENT_PIPE_UP: {
         const sim_worker *k = &w->workers[e->worker];
@@ -172,6 +184,8 @@ static void audit(sim_world *w) {
     char why[256] = "";
     if (w->core && core_audit(w->core, why, sizeof why) != KVT_OK)
         sim_fail(w, "audit: %s", why);
+    if (w->core)
+        sim_keep_check(w);
 }
 
 static void step(sim_world *w) {
@@ -179,8 +193,8 @@ static void step(sim_world *w) {
     w->now_ms = e.at_ms;
     w->n_steps++;
     if (w->trace)
-        printf("%8llu ms  %-10s worker %u pipe %u\n", (unsigned long long)e.at_ms,
-               event_name(e.kind), e.worker, e.pipe);
+        printf("%8llu ms  %-10s worker %u pipe %u op %u\n", (unsigned long long)e.at_ms,
+               event_name(e.kind), e.worker, e.pipe, e.n_bytes > 7 ? e.bytes[6] : 0);
     happen(w, &e);
     audit(w);
 }
@@ -222,7 +236,10 @@ static void world_open(sim_world *w, uint64_t seed, int trace) {
                               .max_claimed_pages = 1 + sim_below(w, 40),
                               .max_jobs = 1 + sim_below(w, 8),
                               .grace_ms = 200 + sim_below(w, 3000),
-                              .max_wait_ms = 5000};
+                              .max_wait_ms = 5000,
+                              .max_pins = sim_below(w, 6),
+                              .max_pinned_bytes = sim_below(w, 100000),
+                              .max_owner_pinned_bytes = sim_below(w, 100000)};
 }
 
 static void world_close(sim_world *w) {
@@ -251,11 +268,13 @@ static void go_home(sim_world *w) {
         core_counts n;
         core_count(w->core, &n);
         if (home && n.sessions == 0) {
-            if (n.leases || n.pages_pinned || n.pages_filling || n.waiting || n.jobs)
+            /* A PIN may still have been on its way when its worker had ended all that it saw. */
+            if (n.leases || (n.pages_pinned && !n.pins) || n.pages_filling || n.waiting || n.jobs ||
+                n.flushed_held)
                 sim_fail(w, "left behind: %llu leases, %llu pinned and %llu filling pages",
                          (unsigned long long)n.leases, (unsigned long long)n.pages_pinned,
                          (unsigned long long)n.pages_filling);
-            if (n.frames_used != n.pages_evictable)
+            if (n.frames_used != n.pages_evictable + n.pages_pinned)
                 sim_fail(w, "%llu frames in use for %llu pages", (unsigned long long)n.frames_used,
                          (unsigned long long)n.pages_evictable);
             return;
@@ -309,22 +328,26 @@ int main(int argc, char **argv) {
     sim_world *w = malloc(sizeof *w);
     CHECK(w);
     uint64_t steps = 0, reads = 0, stale = 0, hits = 0, seals = 0, kills = 0, cuts = 0,
-             restarts = 0, waits = 0;
+             restarts = 0, waits = 0, pins = 0, flushes = 0, flushed = 0, flushed_held = 0;
     for (uint64_t i = 0; i < count; i++) {
         sim_run(w, seed + i, n_steps, trace);
         steps += w->n_steps, reads += w->n_reads, stale += w->n_stale_reads, hits += w->n_hits;
         seals += w->n_seals, kills += w->n_kills, cuts += w->n_cuts, restarts += w->n_restarts;
-        waits += w->n_waits;
+        waits += w->n_waits, pins += w->n_pins, flushes += w->n_flushes;
+        flushed += w->n_flushed, flushed_held += w->n_flushed_held;
     }
     free(w);
     printf("%llu seeds from %llu: %llu events, %llu pages read (%llu stale, told so), %llu hits, "
-           "%llu seals, %llu waits, %llu workers killed, %llu connections cut, %llu restarts: "
-           "nothing wrong\n",
+           "%llu seals, %llu waits, %llu pins, %llu flushes (%llu pages gone, %llu held), "
+           "%llu workers killed, %llu connections cut, %llu restarts: nothing wrong\n",
            (unsigned long long)count, (unsigned long long)seed, (unsigned long long)steps,
            (unsigned long long)reads, (unsigned long long)stale, (unsigned long long)hits,
-           (unsigned long long)seals, (unsigned long long)waits, (unsigned long long)kills,
-           (unsigned long long)cuts, (unsigned long long)restarts);
+           (unsigned long long)seals, (unsigned long long)waits, (unsigned long long)pins,
+           (unsigned long long)flushes, (unsigned long long)flushed,
+           (unsigned long long)flushed_held, (unsigned long long)kills, (unsigned long long)cuts,
+           (unsigned long long)restarts);
     /* A simulation in which nothing happens finds nothing. */
-    CHECK(count < 20 || (reads && hits && seals && kills && cuts && waits));
+    CHECK(count < 20 || (reads && hits && seals && kills && cuts && waits && pins && flushes &&
+                         flushed && flushed_held));
     return 0;
 }

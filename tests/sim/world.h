@@ -18,6 +18,7 @@
  *     outside its staging file; it cuts its staging file short while it is read
  *   - a copy fails
  *   - a worker releases what it does not have, twice, or of another; cancels calls; sends nonsense
+ *   - a worker pins prefixes, ends pins (of others, of none), flushes all, a realm, a prefix
  *   - the daemon dies, with everything it knew, and starts anew; old mappings stay
  * What is not modelled: a message that arrives damaged (a local stream does not), memory that
  * changes by itself, two workers of one session.
@@ -27,6 +28,7 @@
  *   - every byte that a worker reads under a lease, if the generation was the same before and after
  *     it read: against the payload oracle, a function of the token path
  *   - a lease of a session that was never cut is never stale
+ *   - what is pinned can be had, at every moment; what was flushed cannot, from that moment on
  *   - at the end, with faults off: every request is answered, and when all is let go no lease, pin,
  *     claim, job or session is left
  */
@@ -46,6 +48,7 @@ enum {
     SIM_MAX_STAGINGS = 4096,
     SIM_STAGING_SLOTS = 4,
     SIM_MAX_ARENAS = 64,
+    SIM_MAX_PINS = 64, /* that the simulator watches at the same time */
 };
 
 typedef enum sim_event_kind {
@@ -97,6 +100,14 @@ typedef struct sim_lease {
     uint32_t n_pages;
     kvt_wire_page pages[SIM_MAX_PAGES + 1];
 } sim_lease;
+
+/* What a pin was given for. */
+typedef struct sim_pin {
+    uint64_t number; /* 0: free */
+    uint32_t realm;
+    uint32_t n_tokens;
+    uint32_t tokens[SIM_MAX_TOKENS];
+} sim_pin;
 
 typedef enum worker_state {
     WORKER_DOWN, /* no connection */
@@ -161,8 +172,10 @@ typedef struct sim_world {
     sim_worker workers[SIM_MAX_WORKERS];
     sim_staging stagings[SIM_MAX_STAGINGS];
     uint32_t n_stagings;
-    int trace; /* print each event */
+    sim_pin pins[SIM_MAX_PINS]; /* of the daemon that lives */
+    int trace;                  /* print each event */
     /* what happened, for the summary */
+    uint64_t n_pins, n_flushes, n_flushed, n_flushed_held;
     uint64_t n_steps, n_reads, n_stale_reads, n_hits, n_seals, n_kills, n_cuts, n_restarts, n_waits;
 } sim_world;
 
@@ -186,6 +199,23 @@ void sim_worker_message(sim_world *w, sim_worker *k, const uint8_t *bytes, size_
 void sim_worker_cut(sim_world *w, sim_worker *k);
 void sim_worker_kill(sim_world *w, sim_worker *k);
 int sim_worker_home(const sim_worker *k); /* nothing held, nothing under way, said goodbye */
+
+typedef struct outgoing {
+    kvt_writer w;
+    uint8_t bytes[16384];
+} outgoing;
+void sim_begin(outgoing *o);
+void sim_call(sim_world *w, sim_worker *k, outgoing *o, uint16_t op, uint32_t lease,
+              uint32_t wait_ms);
+uint32_t sim_make_tokens(sim_world *w, uint32_t *tokens, uint32_t at, uint32_t n);
+
+/* keep.c: pins and flush */
+int sim_keep(sim_world *w, sim_worker *k);      /* does one of these; 0: nothing to do */
+int sim_keep_home(sim_world *w, sim_worker *k); /* ends a pin; 0: there is none */
+void sim_keep_reply(sim_world *w, sim_worker *k, uint16_t op, const uint8_t *body, size_t n);
+void sim_keep_check(sim_world *w); /* after each step */
+/* After the core has served this FLUSH. */
+void sim_flush_check(sim_world *w, const uint8_t *bytes, size_t n);
 
 /* payload.c: what the bytes of a page must be */
 void sim_payload_encode(const sim_world *w, const uint32_t *tokens, uint32_t page, uint32_t rows,

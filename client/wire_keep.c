@@ -1,0 +1,101 @@
+/*
+ * wire_keep.c - the bodies of what keeps pages and of what forgets them: PIN, UNPIN, FLUSH.
+ */
+#include "client/wire_io.h"
+
+void kvt_wire_put_pin_req(kvt_writer *w, const kvt_pin_req *req) {
+    kvt_wire_put_u32(w, req->realm);
+    kvt_wire_put_u32(w, req->ttl_ms);
+    kvt_wire_put_u64(w, req->max_bytes);
+    kvt_wire_put_u32(w, req->n_tokens);
+}
+
+void kvt_wire_put_pin_rep(kvt_writer *w, const kvt_pin_rep *rep) {
+    kvt_wire_put_u64(w, rep->pin);
+    kvt_wire_put_u32(w, rep->n_tokens);
+    kvt_wire_put_u64(w, rep->n_bytes);
+}
+
+void kvt_wire_put_flush_req(kvt_writer *w, const kvt_flush_req *req) {
+    kvt_wire_put_u32(w, req->scope);
+    kvt_wire_put_u32(w, req->realm);
+    kvt_wire_put_u32(w, req->n_tokens);
+}
+
+void kvt_wire_put_flush_rep(kvt_writer *w, const kvt_flush_rep *rep) {
+    kvt_wire_put_u64(w, rep->pages);
+    kvt_wire_put_u64(w, rep->n_bytes);
+    kvt_wire_put_u64(w, rep->held_pages);
+    kvt_wire_put_u64(w, rep->held_bytes);
+    kvt_wire_put_u32(w, rep->pins);
+}
+
+kvt_status kvt_wire_get_pin_req(const uint8_t *body, size_t n_bytes, kvt_pin_req *ret) {
+    wire_reader r = {.at = body, .n_left = n_bytes};
+    kvt_pin_req req;
+    req.realm = kvt_wire_take_u32(&r);
+    req.ttl_ms = kvt_wire_take_u32(&r);
+    req.max_bytes = kvt_wire_take_u64(&r);
+    req.n_tokens = kvt_wire_take_u32(&r);
+    req.tokens = kvt_wire_take_array(&r, req.n_tokens, sizeof(uint32_t));
+    kvt_status status = kvt_wire_end(&r);
+    if (status != KVT_OK || req.realm == 0 || req.n_tokens == 0)
+        return KVT_EPROTO;
+    if (req.n_tokens > KVT_MAX_REQUEST_TOKENS)
+        return KVT_ELIMIT;
+    *ret = req;
+    return KVT_OK;
+}
+
+kvt_status kvt_wire_get_pin_rep(const uint8_t *body, size_t n_bytes, kvt_pin_rep *ret) {
+    wire_reader r = {.at = body, .n_left = n_bytes};
+    kvt_pin_rep rep;
+    rep.pin = kvt_wire_take_u64(&r);
+    rep.n_tokens = kvt_wire_take_u32(&r);
+    rep.n_bytes = kvt_wire_take_u64(&r);
+    kvt_status status = kvt_wire_end(&r);
+    if (status == KVT_OK)
+        *ret = rep;
+    return status;
+}
+
+kvt_status kvt_wire_get_unpin_req(const uint8_t *body, size_t n_bytes, kvt_unpin_req *ret) {
+    wire_reader r = {.at = body, .n_left = n_bytes};
+    kvt_unpin_req req = {.pin = kvt_wire_take_u64(&r)};
+    kvt_status status = kvt_wire_end(&r);
+    if (status == KVT_OK)
+        *ret = req;
+    return status;
+}
+
+kvt_status kvt_wire_get_flush_req(const uint8_t *body, size_t n_bytes, kvt_flush_req *ret) {
+    wire_reader r = {.at = body, .n_left = n_bytes};
+    kvt_flush_req req;
+    req.scope = kvt_wire_take_u32(&r);
+    req.realm = kvt_wire_take_u32(&r);
+    req.n_tokens = kvt_wire_take_u32(&r);
+    req.tokens = kvt_wire_take_array(&r, req.n_tokens, sizeof(uint32_t));
+    kvt_status status = kvt_wire_end(&r);
+    if (status != KVT_OK || req.scope > KVT_WIRE_FLUSH_PREFIX ||
+        (req.scope == KVT_WIRE_FLUSH_TENANT) != (req.realm == 0) ||
+        (req.scope == KVT_WIRE_FLUSH_PREFIX) != (req.n_tokens > 0))
+        return KVT_EPROTO;
+    if (req.n_tokens > KVT_MAX_REQUEST_TOKENS)
+        return KVT_ELIMIT;
+    *ret = req;
+    return KVT_OK;
+}
+
+kvt_status kvt_wire_get_flush_rep(const uint8_t *body, size_t n_bytes, kvt_flush_rep *ret) {
+    wire_reader r = {.at = body, .n_left = n_bytes};
+    kvt_flush_rep rep;
+    rep.pages = kvt_wire_take_u64(&r);
+    rep.n_bytes = kvt_wire_take_u64(&r);
+    rep.held_pages = kvt_wire_take_u64(&r);
+    rep.held_bytes = kvt_wire_take_u64(&r);
+    rep.pins = kvt_wire_take_u32(&r);
+    kvt_status status = kvt_wire_end(&r);
+    if (status == KVT_OK)
+        *ret = rep;
+    return status;
+}

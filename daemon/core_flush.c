@@ -1,0 +1,172 @@
+/*
+ * core_flush.c - FLUSH: pages are forgotten, in every tier, at once.
+ *
+ *     root -+- [a] - [b] - [c]          flush a; b is leased
+ *           '- (a) - (b)                c is gone; a is hidden (radix_hide), and b with it
+ *
+ * What nobody leases leaves the tree. What somebody leases cannot: it stays for him, hidden, where
+ * no match finds it and its tokens are free for others, and leaves when the last lease lets it go
+ * (node_unpin). So below a hidden page all are busy, always.
+ */
+#include "daemon/core_state.h"
+
+#include <string.h>
+
+/* --- what was flushed and is still held ---------------------------------------------------------
+ */
+
+/* Of what was flushed, the part next to the root: a prefix may be flushed, and then a shorter one.
+ */
+static radix_node flushed_top(const core *c, radix_node node) {
+    radix_node top = RADIX_NONE;
+    if (c->n_hidden == 0)
+        return RADIX_NONE;
+    for (; radix_depth(c->tree, node) > 0; node = radix_parent(c->tree, node))
+        if (radix_is_hidden(c->tree, node))
+            top = node;
+    return top;
+}
+
+int is_flushed(const core *c, radix_node node) {
+    return flushed_top(c, node) != RADIX_NONE;
+}
+
+int flushed_let_go(core *c, radix_node node) {
+    radix_node top = flushed_top(c, node);
+    if (top == RADIX_NONE)
+        return 0;
+    /* Until somebody else holds it, or something behind it. */
+    while (radix_is_leaf(c->tree, node) && !radix_is_busy(c->tree, node)) {
+        radix_node parent = radix_parent(c->tree, node);
+        int last = node == top;
+        node_discard(c, node);
+        if (last)
+            break;
+        node = parent;
+    }
+    return 1;
+}
+
+void node_unpin(core *c, radix_node node) {
+    radix_unpin(c->tree, node);
+    flushed_let_go(c, node);
+}
+
+/* --- a subtree ----------------------------------------------------------------------------------
+ */
+
+static radix_node deepest_first(const core *c, radix_node node) {
+    for (radix_node child; (child = radix_first_child(c->tree, node)) != RADIX_NONE;)
+        node = child;
+    return node;
+}
+
+/* One node of the subtree, when all behind it has been seen to. */
+static void flush_node(core *c, radix_node node, kvt_flush_rep *rep) {
+    int held = radix_is_held(c->tree, node);
+    uint64_t n_bytes = held ? node_bytes(c, node) : 0;
+    if (radix_is_busy(c->tree, node)) {
+        rep->held_pages += (uint64_t)held;
+        rep->held_bytes += n_bytes;
+        return;
+    }
+    rep->pages += (uint64_t)held;
+    rep->n_bytes += n_bytes;
+    node_discard(c, node);
+}
+
+static void flush_subtree(core *c, radix_node top, kvt_flush_rep *rep) {
+    rep->pins += pins_end_below(c, top);
+    for (radix_node node = deepest_first(c, top);;) {
+        /* Where to go on must be known before the node is gone. */
+        int last = node == top;
+        radix_node next = last ? RADIX_NONE : radix_next_sibling(c->tree, node);
+        radix_node parent = last ? RADIX_NONE : radix_parent(c->tree, node);
+        int stays = radix_is_busy(c->tree, node);
+        flush_node(c, node, rep);
+        if (last) {
+            if (stays && !radix_is_hidden(c->tree, top)) {
+                radix_hide(c->tree, top);
+                c->n_hidden++;
+            }
+            return;
+        }
+        node = next == RADIX_NONE ? parent : deepest_first(c, next);
+    }
+}
+
+/*
+ * The children of a node that begin with these tokens. Those that were flushed before and are still
+ * held stand behind all others, as do those that this flush hides: so the old ones come first.
+ */
+static void flush_children(core *c, radix_node parent, const uint32_t *tokens, uint32_t n_tokens,
+                           kvt_flush_rep *rep) {
+    for (int hidden = 1; hidden >= 0; hidden--) {
+        radix_node child = radix_first_child(c->tree, parent);
+        while (child != RADIX_NONE) {
+            uint32_t n;
+            radix_node next = radix_next_sibling(c->tree, child);
+            const uint32_t *begin = radix_tokens(c->tree, child, &n);
+            if (!hidden && radix_is_hidden(c->tree, child))
+                break;
+            if (radix_is_hidden(c->tree, child) == hidden && n >= n_tokens &&
+                (n_tokens == 0 || memcmp(begin, tokens, n_tokens * sizeof *tokens) == 0))
+                flush_subtree(c, child, rep);
+            child = next;
+        }
+    }
+}
+
+/* --- requests -----------------------------------------------------------------------------------
+ */
+
+static void flush_realm(core *c, const realm *r, kvt_flush_rep *rep) {
+    flush_children(c, r->root, NULL, 0, rep);
+}
+
+static void flush_prefix(core *c, const realm *r, const uint32_t *tokens, uint32_t n_tokens,
+                         kvt_flush_rep *rep) {
+    /* The page that holds the last token, and its siblings that begin like it. */
+    uint32_t page_tokens = radix_page_tokens(c->tree, r->root);
+    radix_node parent = r->root;
+    for (; n_tokens > page_tokens; n_tokens -= page_tokens, tokens += page_tokens) {
+        parent = radix_child_equal(c->tree, parent, tokens, page_tokens);
+        if (parent == RADIX_NONE)
+            return;
+    }
+    flush_children(c, parent, tokens, n_tokens, rep);
+}
+
+void serve_flush(core *c, request *rq) {
+    kvt_flush_req req;
+    kvt_flush_rep rep = {0};
+    kvt_status status = kvt_wire_get_flush_req(rq->body, rq->n_bytes, &req);
+    if (status == KVT_ELIMIT) {
+        refuse(c, rq, KVT_ELIMIT, "a path has at most %d tokens", KVT_MAX_REQUEST_TOKENS);
+        return;
+    }
+    if (status != KVT_OK) {
+        nonsense(c, rq->ticket.pipe);
+        return;
+    }
+    const realm *r = req.realm ? realm_get(c, req.realm) : NULL;
+    if (req.realm && !r) {
+        refuse(c, rq, KVT_ENOENT, "realm %u is not known (any more)", req.realm);
+        return;
+    }
+    if (req.scope == KVT_WIRE_FLUSH_PREFIX) {
+        kvt_wire_get_tokens(req.tokens, req.n_tokens, c->tokens);
+        flush_prefix(c, r, c->tokens, req.n_tokens, &rep);
+    } else {
+        for (uint32_t i = 0; i < c->config.max_realms; i++)
+            if (c->realms[i].number && (!r || r == &c->realms[i]))
+                flush_realm(c, &c->realms[i], &rep);
+    }
+    c->counts.flushes++;
+    c->counts.pages_flushed += rep.pages;
+    c->wake = 1;
+    kvt_writer w;
+    reply_start(c, &w);
+    kvt_wire_put_flush_rep(&w, &rep);
+    reply_finish(c, rq->ticket, rq->header.op, rq->header.number, &w);
+}

@@ -1,0 +1,190 @@
+/*
+ * keep.c - pins and flush, through the library and a real daemon: what is pinned outlives whatever
+ * else wants its room, and its maker; what is flushed nobody gets, and what of it is leased stays
+ * right for its reader and is gone when he lets go.
+ */
+#include "tests/e2e/e2e.h"
+
+enum { PAGE = E2E_PAGE_TOKENS, N = 10 * PAGE + 5 };
+
+static void make_path(uint32_t which, uint32_t *tokens) {
+    for (uint32_t i = 0; i < E2E_MAX_TOKENS; i++)
+        tokens[i] = 100000 * which + i;
+}
+
+static uint32_t held_of(e2e_worker *w, const uint32_t *tokens, size_t n) {
+    kvt_lease *lease;
+    kvt_lease_info info;
+    CHECK_EQ(kvt_acquire(w->client, tokens, n, 0, &lease), KVT_OK);
+    kvt_lease_get(lease, &info);
+    CHECK_EQ(e2e_read(w, lease, tokens), KVT_OK);
+    CHECK_EQ(kvt_release(lease), KVT_OK);
+    return info.held_tokens;
+}
+
+static void fill(e2e_worker *w, const uint32_t *tokens, size_t n) {
+    kvt_lease *lease;
+    CHECK_EQ(kvt_acquire(w->client, tokens, n, KVT_CLAIM, &lease), KVT_OK);
+    CHECK_EQ(e2e_fill(w, lease, tokens, SIZE_MAX), KVT_OK);
+    CHECK_EQ(kvt_release(lease), KVT_OK);
+}
+
+/* Twice as much as there is room for. */
+static void flood(e2e_worker *w) {
+    uint32_t tokens[E2E_MAX_TOKENS];
+    for (uint32_t i = 0; i < 20; i++) {
+        make_path(500 + i, tokens);
+        fill(w, tokens, 10 * PAGE);
+    }
+}
+
+static void pins(e2e_daemon *d, e2e_worker *w) {
+    uint32_t tokens[E2E_MAX_TOKENS];
+    kvt_pin_info pin, again;
+    make_path(1, tokens);
+    CHECK_EQ(kvt_pin(w->client, 0, tokens, N, 0, 0, &pin), KVT_ENOENT);
+    CHECK_EQ(kvt_pin(w->client, 0, tokens, 0, 0, 0, &pin), KVT_EINVAL);
+    fill(w, tokens, N);
+    flood(w);
+    CHECK_EQ(held_of(w, tokens, N), 0); /* without a pin it goes */
+    fill(w, tokens, N);
+    CHECK_EQ(kvt_pin(w->client, 0, tokens, N, 0, 0, &pin), KVT_OK);
+    CHECK_EQ(pin.pinned_tokens, N);
+    CHECK_EQ(kvt_pin(w->client, 0, tokens, N, 60000, 0, &again), KVT_OK);
+    CHECK_EQ(again.pin, pin.pin);
+    CHECK_EQ(again.pinned_bytes, pin.pinned_bytes);
+    CHECK_EQ(e2e_count(d, "pins"), 1);
+    CHECK_EQ(e2e_count(d, "pinned_bytes"), pin.pinned_bytes);
+    flood(w);
+    CHECK_EQ(held_of(w, tokens, N), N);
+    CHECK_EQ(e2e_count(d, "pin_hits"), 1);
+    CHECK_EQ(held_of(w, tokens, N - 1), N - 1); /* not all of it */
+    CHECK_EQ(e2e_count(d, "pin_hits"), 1);
+    /* A budget keeps the leading pages alone. */
+    uint64_t page = pin.pinned_bytes / 11;
+    CHECK_EQ(kvt_pin(w->client, 0, tokens, N, 0, 3 * page, &again), KVT_OK);
+    CHECK(again.pin != pin.pin);
+    CHECK(again.pinned_tokens % PAGE == 0 && again.pinned_bytes <= 3 * page);
+    CHECK_EQ(kvt_unpin(w->client, pin.pin), KVT_OK);
+    CHECK_EQ(kvt_unpin(w->client, pin.pin), KVT_ENOENT);
+    flood(w);
+    CHECK_EQ(held_of(w, tokens, N), again.pinned_tokens);
+    /* The limit of all pins: half of the arena. */
+    uint32_t more[E2E_MAX_TOKENS];
+    kvt_status status = KVT_OK;
+    for (uint32_t i = 0; i < 20 && status == KVT_OK; i++) {
+        make_path(50 + i, more);
+        fill(w, more, 8 * PAGE);
+        status = kvt_pin(w->client, 0, more, 8 * PAGE, 0, 0, &pin);
+    }
+    CHECK_EQ(status, KVT_ELIMIT);
+    CHECK(strstr(kvt_last_error(), "max_pinned") != NULL);
+    CHECK(e2e_count(d, "pinned_bytes") <= e2e_count(d, "arena_bytes") / 2);
+}
+
+/* Pins outlive their maker, and end with their time. */
+static void pins_outlive(e2e_daemon *d) {
+    e2e_worker w;
+    uint32_t tokens[E2E_MAX_TOKENS];
+    kvt_pin_info pin;
+    kvt_flush_info flushed;
+    e2e_worker_open(&w, d, 2, 20000);
+    CHECK_EQ(kvt_flush(w.client, KVT_FLUSH_TENANT, 0, NULL, 0, &flushed), KVT_OK);
+    CHECK(flushed.pins > 1 && flushed.held_pages == 0);
+    CHECK_EQ(e2e_count(d, "pins"), 0);
+    CHECK_EQ(e2e_count(d, "frames_used"), 0);
+    make_path(3, tokens);
+    fill(&w, tokens, N);
+    CHECK_EQ(kvt_pin(w.client, 0, tokens, N, 1, 0, &pin), KVT_OK);
+    e2e_worker_close(&w);
+    e2e_await(d, "pins_expired", 1);
+    CHECK_EQ(e2e_count(d, "pins"), 0);
+    CHECK_EQ(e2e_count(d, "pages_pinned"), 0);
+}
+
+static void flush_while_read(e2e_daemon *d, e2e_worker *w) {
+    uint32_t tokens[E2E_MAX_TOKENS], branch[E2E_MAX_TOKENS];
+    kvt_lease *reader, *late;
+    kvt_lease_info info;
+    kvt_flush_info flushed;
+    make_path(7, tokens);
+    memcpy(branch, tokens, sizeof branch);
+    branch[4 * PAGE + 3] = 9;
+    fill(w, tokens, N);
+    fill(w, branch, N);
+    CHECK_EQ(kvt_acquire(w->client, tokens, N, 0, &reader), KVT_OK);
+    /* From the page that holds token 2 * PAGE on: both branches. */
+    CHECK_EQ(kvt_flush(w->client, KVT_FLUSH_PREFIX, 0, tokens, 2 * PAGE + 1, &flushed), KVT_OK);
+    CHECK_EQ(flushed.held_pages, 9);
+    CHECK_EQ(flushed.pages, 7);
+    CHECK_EQ(held_of(w, tokens, N), 2 * PAGE);
+    CHECK_EQ(held_of(w, branch, N), 2 * PAGE);
+    CHECK_EQ(e2e_count(d, "flushed_held"), 1);
+    CHECK_EQ(e2e_read(w, reader, tokens), KVT_OK);
+    /* The place is free: another computes the same again while the reader reads the old. */
+    fill(w, tokens, N);
+    CHECK_EQ(held_of(w, tokens, N), N);
+    CHECK_EQ(e2e_read(w, reader, tokens), KVT_OK);
+    /* The reader goes on with what it has, and gets nothing new on it. */
+    CHECK_EQ(kvt_extend(reader, N, tokens + N, 20, KVT_CLAIM), KVT_OK);
+    kvt_lease_get(reader, &info);
+    CHECK_EQ(info.held_tokens, N);
+    CHECK_EQ(info.claimed_tokens, 0);
+    CHECK_EQ(e2e_read(w, reader, tokens), KVT_OK);
+    CHECK_EQ(kvt_fork(reader, N, &late), KVT_OK);
+    CHECK_EQ(kvt_release(reader), KVT_OK);
+    CHECK_EQ(e2e_read(w, late, tokens), KVT_OK);
+    CHECK_EQ(e2e_count(d, "flushed_held"), 1);
+    CHECK_EQ(kvt_release(late), KVT_OK);
+    CHECK_EQ(e2e_count(d, "flushed_held"), 0);
+    CHECK_EQ(held_of(w, tokens, N), N);
+    CHECK_EQ(kvt_flush(w->client, KVT_FLUSH_REALM, 0, NULL, 0, &flushed), KVT_OK);
+    CHECK_EQ(flushed.held_pages, 0);
+    CHECK_EQ(held_of(w, tokens, N), 0);
+}
+
+/* An adapter that is loaded anew under its old name is another: no page of the old one is served,
+ * and flushing the old realm leaves the new one alone. */
+static kvt_client *open_adapter(const e2e_daemon *d, e2e_worker *w, const char *version) {
+    e2e_worker_open(w, d, 5, 20000);
+    kvt_close(w->client);
+    w->realm.adapter = "X";
+    w->realm.adapter_version = version;
+    oracle_init(&w->realm, &w->oracle);
+    CHECK_EQ(kvt_open(&(kvt_options){.socket = d->socket}, &w->realm, &w->client), KVT_OK);
+    return w->client;
+}
+
+static void adapters(e2e_daemon *d) {
+    e2e_worker old, fresh;
+    uint32_t tokens[E2E_MAX_TOKENS];
+    kvt_flush_info flushed;
+    open_adapter(d, &old, "1");
+    open_adapter(d, &fresh, "2");
+    make_path(8, tokens);
+    fill(&old, tokens, N);
+    CHECK_EQ(held_of(&fresh, tokens, N), 0);
+    fill(&fresh, tokens, N);
+    CHECK_EQ(held_of(&fresh, tokens, N), N);
+    CHECK_EQ(kvt_flush(old.client, KVT_FLUSH_REALM, 0, NULL, 0, &flushed), KVT_OK);
+    CHECK_EQ(flushed.pages, 11);
+    CHECK_EQ(held_of(&old, tokens, N), 0);
+    CHECK_EQ(held_of(&fresh, tokens, N), N);
+    e2e_worker_close(&old);
+    e2e_worker_close(&fresh);
+}
+
+int main(void) {
+    e2e_daemon d = {0};
+    e2e_worker w;
+    const char *settings[] = {"arena=1MiB", "max_pages=400", NULL};
+    e2e_start(&d, settings);
+    e2e_worker_open(&w, &d, 1, 20000);
+    pins(&d, &w);
+    pins_outlive(&d);
+    flush_while_read(&d, &w);
+    adapters(&d);
+    e2e_worker_close(&w);
+    e2e_finish(&d);
+    return 0;
+}
