@@ -3,9 +3,10 @@
  *
  *   client.c    open, close, who is inside        lease.c   acquire, extend, fork, wait, release
  *   session.c   hello, resuming, realm            pages.c   decode, encode
- *   call.c      one request and its reply,        seal.c    seal
- *               undoing what nobody answered      report.c  status, tree
- *   map_host.c  the mapped arena                  staging.c the staging file and its slots
+ *   call.c      one request and its reply,        pages_device.c   the same by a GPU
+ *               undoing what nobody answered      seal.c    seal
+ *   map_host.c  the mapped arena                  report.c  status, tree
+ *   map_cuda.c  its data on a GPU (the module)    staging.c the staging file and its slots
  *   transport_nng.c  messages                     error.c   words and memory
  *   async.c     calls that do not block
  *
@@ -25,6 +26,7 @@
 #include "client/assert.h"
 #include "client/error.h"
 #include "client/kvtrunk.h"
+#include "client/map_cuda.h"
 #include "client/transport.h"
 #include "client/wire.h"
 #include "kernels/page.h"
@@ -38,8 +40,10 @@ typedef struct kvt_arena {
     uint64_t boot_id;
     const uint64_t *generations;
     uint64_t max_frames;
-    const uint8_t *data;
+    const uint8_t *data; /* NULL: in a GPU's memory */
     uint64_t data_bytes;
+    const kvt_cuda_map_table *calls; /* where it is */
+    kvt_cuda_map *gpu;
 } kvt_arena;
 
 typedef struct kvt_staging kvt_staging; /* staging.c */
@@ -57,12 +61,25 @@ typedef struct kvt_session {
     uint32_t max_bytes; /* of a message */
 } kvt_session;
 
+/* Work of a GPU for a lease: it may neither be let go of nor change its path before that is done.
+ */
+typedef struct kvt_device_work {
+    struct kvt_device_work *next; /* of the lease's */
+    kvt_cuda_batch *batch;
+    const kvt_cuda_map_table *calls;
+    int done; /* and `status` says how it went */
+    kvt_status status;
+    uint32_t n_pages; /* encoded by it, and not yet sealed or dropped */
+} kvt_device_work;
+
 /* A page that was encoded for a lease and not yet sealed. */
 typedef struct kvt_encoded {
     uint32_t page;
     uint32_t bytes;
     uint32_t slot;
     kvt_staging *staging;
+    kvt_device_work *work; /* NULL: done by the CPU; else bytes are known once that is done */
+    uint32_t number;       /* of the page in it */
 } kvt_encoded;
 
 struct kvt_lease {
@@ -87,6 +104,8 @@ struct kvt_lease {
     uint32_t n_encoded; /* by rising page number */
     uint32_t room_encoded;
     kvt_encoded *encoded;
+    kvt_device_work *work;    /* the last first; belongs to `arena` */
+    kvt_status device_status; /* the worst of the decoding that was done */
 };
 
 /* The threads that run calls which were begun, and those calls. Under the client's lock. */
@@ -247,8 +266,16 @@ void kvt_arena_unmap(kvt_arena *arena);
 /* Does the page lie inside? */
 int kvt_arena_has(const kvt_arena *arena, const kvt_wire_page *page);
 
-/* The page's bytes; has it still the generation of the lease? First before, then after reading. */
-const uint8_t *kvt_arena_page(const kvt_arena *arena, const kvt_wire_page *page);
+/* The page's bytes, in the arena or, if that is a GPU's, copied: then *copy is memory for it, made
+ * larger as needed (NULL at first; the caller frees it). KVT_EIO, KVT_ENOMEM. */
+typedef struct kvt_page_copy {
+    uint8_t *bytes;
+    size_t room;
+} kvt_page_copy;
+kvt_status kvt_arena_page(const kvt_arena *arena, const kvt_wire_page *page, kvt_page_copy *copy,
+                          const uint8_t **ret_bytes);
+
+/* Has it still the generation of the lease? First before, then after reading. */
 int kvt_arena_is_fresh(const kvt_arena *arena, const kvt_wire_page *page);
 int kvt_arena_was_fresh(const kvt_arena *arena, const kvt_wire_page *page);
 
@@ -264,6 +291,8 @@ void kvt_staging_give(kvt_client *c, kvt_staging *staging, uint32_t slot, int un
 
 void *kvt_staging_at(const kvt_staging *staging, uint32_t slot, size_t *ret_bytes);
 uint64_t kvt_staging_offset(const kvt_staging *staging, uint32_t slot);
+/* The area on the arena's GPU, where each slot has a place, too; NULL: none. */
+kvt_cuda_area *kvt_staging_area(const kvt_staging *staging);
 
 /* The current file of the epoch, made if there is none, for a STAGE: its name (of up to
  * KVT_WIRE_MAX_PATH bytes, with its zero) and size. KVT_EIO, KVT_ENOMEM. */
@@ -272,6 +301,28 @@ kvt_status kvt_staging_announce(kvt_client *c, uint64_t epoch, char *name, uint6
 void kvt_staging_known(kvt_client *c, const char *name);
 
 void kvt_staging_close(kvt_client *c);
+
+/* --- pages_device.c -----------------------------------------------------------------------------
+ */
+
+/* Waits for all the GPU's work of the lease, and notes how it went. */
+void kvt_device_wait(kvt_lease *lease);
+/* The page needs the work no more. */
+void kvt_device_forget(kvt_lease *lease, kvt_encoded *encoded);
+/* Waits for the page, and learns its size. */
+kvt_status kvt_device_finish(kvt_lease *lease, kvt_encoded *encoded);
+/* Lets go of all work, done or not. closed: its arena is unmapped already. */
+void kvt_device_strip(kvt_lease *lease, int closed);
+
+/* --- pages.c ------------------------------------------------------------------------------------
+ */
+
+/* Is page `page` one that the lease may hand in? *ret_n_rows is its number of rows, 0 if all of it
+ * is held already. */
+kvt_status kvt_lease_may_encode(const kvt_lease *lease, size_t page, uint32_t *ret_n_rows);
+/* Room for n more encoded pages; then each can be noted. One of the same number is replaced. */
+kvt_status kvt_encoded_reserve(kvt_lease *lease, uint32_t n);
+void kvt_encoded_insert(kvt_lease *lease, const kvt_encoded *encoded);
 
 /* --- lease.c ------------------------------------------------------------------------------------
  */

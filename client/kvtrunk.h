@@ -324,7 +324,8 @@ kvt_status kvt_lease_get(const kvt_lease *lease, kvt_lease_info *ret_info);
 /*
  * Lets go and frees the lease, in every case (NULL, a closed client and a dead daemon included).
  * KVT_OK: the lease held to this moment, so whatever was decoded under it is right. KVT_ESTALE: it
- * was lost before. (Host memory: kvt_decode has told already. Device memory: only this tells.)
+ * was lost before. (Host memory: kvt_decode has told already. Device memory: only this and kvt_sync
+ * tell, and KVT_ECORRUPT too.) Waits for the GPU's work of the lease.
  * The one exception: KVT_EBUSY, a call on it was begun and is not finished; it is as it was.
  */
 kvt_status kvt_release(kvt_lease *lease);
@@ -401,6 +402,71 @@ kvt_status kvt_encode(kvt_lease *lease, size_t page, const kvt_layout *from);
  * KVT_ECORRUPT, KVT_ESTALE, and those of the connection. The ones before it are sealed.
  */
 kvt_status kvt_seal(kvt_lease *lease, size_t *ret_sealed_tokens);
+
+/* ------------------------------------------------------------------------------------------------
+ * The same for KV in a GPU's memory
+ * ---------------------------------------------------------------------------------------------- */
+
+/*
+ * Where the daemon's arena is in a GPU's memory ("device": "cuda"), pages go from there into a
+ * worker's own KV on that GPU and back without touching the host. The calls below only put work
+ * into a stream and return; what they were told becomes true in the order of the stream:
+ *
+ *     kvt_decode_device(..., layer 0, stream)   attention of layer 0 behind it in the stream
+ *     kvt_decode_device(..., layer 1, stream)   and so on; nothing waits on the host
+ *     ...
+ *     kvt_encode_device(..., stream)            behind the kernels that compute the KV
+ *     kvt_seal                                  waits for the encoding, then asks the daemon
+ *     kvt_release                               waits for what is left of the lease's work
+ *
+ * Calls that may change what a lease names (kvt_extend, kvt_wait, kvt_seal, kvt_release) wait for
+ * the GPU's work of that lease first, on the host; kvt_close for all there is.
+ *
+ * `stream` is a cudaStream_t (NULL: the default stream) of the arena's GPU. part[] of layouts are
+ * device pointers, `from` must stay as it is until the work is done in the stream's order.
+ * kvt_decode and kvt_encode work with such an arena too, for KV in host memory.
+ *
+ * WHAT COUNTS AS READ. The GPU cannot tell the host at once what it finds, and the host cannot look
+ * at a lease while a GPU reads. So what was decoded is right only if kvt_sync, or kvt_release, says
+ * KVT_OK afterwards: before that a worker may compute with it, but hand nothing out. What is wrong
+ * shows as KVT_ESTALE or KVT_ECORRUPT there.
+ *
+ * A PAGED KV CACHE is named by a block table beside the layout (NULL: token t of the call is token
+ * t of the layout). It counts tokens from the start of the path: token t of the path is in block
+ * blocks[t / block_tokens], and that block begins at token blocks[...] * block_stride_tokens of the
+ * layout, so that layout addresses mean: part + (block * block_stride_tokens + t % block_tokens) *
+ * token_stride_bytes. block_stride_tokens 0 stands for block_tokens. A cache whose blocks are
+ * [head][block_tokens][dim] has token_stride_bytes = dim * 2, head_stride_bytes = block_tokens *
+ * dim
+ * * 2 and block_stride_tokens = n_kv_heads * block_tokens.
+ *
+ * Errors of all: KVT_ENOTSUP (the arena is in host memory), KVT_EIO (CUDA refuses: kvt_last_error
+ * says what), KVT_ENOMEM, KVT_EINVAL, KVT_ESTALE, and those of the calls that they stand for.
+ */
+typedef struct kvt_block_table {
+    const uint32_t *blocks; /* host memory; only read during the call */
+    size_t n_blocks;
+    uint32_t block_tokens;
+    uint64_t block_stride_tokens;
+} kvt_block_table;
+
+/* As kvt_decode. Calls for the same tokens on the same stream, layer by layer, share one look at
+ * the pages' headers. KVT_OPEN_VERIFY: the GPU looks at the checksums, once. */
+kvt_status kvt_decode_device(kvt_lease *lease, size_t first_token, size_t n_tokens,
+                             uint32_t first_layer, uint32_t n_layers, const kvt_layout *to,
+                             const kvt_block_table *blocks, void *stream);
+
+/*
+ * As kvt_encode, for pages first_page .. first_page + n_pages - 1 in one launch. Without a block
+ * table, token 0 of `from` is the first token of first_page. Where leading rows of first_page are
+ * held, `from` must have them as they were decoded.
+ */
+kvt_status kvt_encode_device(kvt_lease *lease, size_t first_page, size_t n_pages,
+                             const kvt_layout *from, const kvt_block_table *blocks, void *stream);
+
+/* Waits until the GPU has done what was asked of it for the lease, and says whether all that was
+ * decoded up to now is right. KVT_OK where there was nothing. */
+kvt_status kvt_sync(kvt_lease *lease);
 
 /* ------------------------------------------------------------------------------------------------
  * Pages without a daemon: the codecs by themselves

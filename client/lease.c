@@ -70,6 +70,7 @@ static kvt_status reserve_pages(kvt_lease *lease, size_t n_tokens) {
  * files already. */
 static void lease_strip(kvt_lease *lease, int closed) {
     kvt_client *c = lease->client;
+    kvt_device_strip(lease, closed);
     for (uint32_t i = 0; i < lease->n_encoded && !closed; i++)
         kvt_staging_give(c, lease->encoded[i].staging, lease->encoded[i].slot, 0);
     free(lease->pages);
@@ -296,9 +297,10 @@ kvt_status kvt_acquire(kvt_client *client, const uint32_t *tokens, size_t n_toke
 /* Pages that were encoded and are not, or not as they are, part of the new path. */
 static void drop_encoded(kvt_lease *lease, size_t keep_tokens) {
     while (lease->n_encoded) {
-        const kvt_encoded *last = &lease->encoded[lease->n_encoded - 1];
+        kvt_encoded *last = &lease->encoded[lease->n_encoded - 1];
         if (((size_t)last->page + 1) * page_tokens_of(lease) <= keep_tokens)
             break;
+        kvt_device_forget(lease, last);
         kvt_staging_give(lease->client, last->staging, last->slot, 0);
         lease->n_encoded--;
     }
@@ -348,6 +350,8 @@ kvt_status kvt_extend(kvt_lease *lease, size_t keep_tokens, const uint32_t *toke
                            keep_tokens, known);
     else
         status = kvt_tokens_check(keep_tokens, tokens, n_tokens, flags);
+    if (status == KVT_OK)
+        kvt_device_wait(lease); /* the new path may let go of pages that the GPU is reading */
     if (status == KVT_OK)
         status = extend(lease, keep_tokens, tokens, n_tokens, flags);
     kvt_client_leave(lease->client);
@@ -457,6 +461,7 @@ kvt_status kvt_wait(kvt_lease *lease, size_t held_tokens, uint32_t wait_ms) {
     kvt_status status = kvt_lease_enter(lease);
     if (status != KVT_OK)
         return status;
+    kvt_device_wait(lease);
     /* More than that cannot be held: it is a wait for nobody to be computing. */
     uint32_t held = held_tokens < KVT_MAX_REQUEST_TOKENS ? (uint32_t)held_tokens
                                                          : (uint32_t)KVT_MAX_REQUEST_TOKENS;
@@ -512,6 +517,7 @@ static kvt_status call_release(kvt_lease *lease) {
 
 /* Of a child of the process that it belongs to: no lock may be touched. */
 static kvt_status release_forked(kvt_lease *lease) {
+    kvt_device_strip(lease, 1);
     free(lease->pages);
     free(lease->encoded);
     free(lease);
@@ -533,7 +539,9 @@ kvt_status kvt_release(kvt_lease *lease) {
     }
     /* The client must outlast its leaving of it, whoever else lets go meanwhile. */
     kvt_client_ref(c);
+    kvt_device_wait(lease);
     int lost = lease->lost;
+    kvt_status device_status = lease->device_status;
     status = call_release(lease);
     if (status == KVT_OK || status == KVT_ESTALE)
         lease_free(lease, 0);
@@ -541,5 +549,8 @@ kvt_status kvt_release(kvt_lease *lease) {
         lease_undo(lease, 0);
     kvt_client_leave(c);
     kvt_client_unref(c);
-    return status == KVT_OK && lost ? kvt_error_plain(KVT_ESTALE) : status;
+    if (status == KVT_OK && lost)
+        status = kvt_error_plain(KVT_ESTALE);
+    /* What the GPU found only counts if the lease held: otherwise it is no wonder. */
+    return status == KVT_OK && device_status != KVT_OK ? kvt_error_plain(device_status) : status;
 }

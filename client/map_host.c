@@ -1,6 +1,8 @@
 /* map_host.c - the arena in shared host memory: mapped for reading alone, so that no worker can
- * write into it by mistake (and the file's mode keeps other users from doing it on purpose). */
+ * write into it by mistake (and the file's mode keeps other users from doing it on purpose). Where
+ * the data is in a GPU's memory, the file has the head alone and says where the rest is. */
 #include "client/client.h"
+#include "kernels/module.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -28,21 +30,49 @@ static int header_is_good(const kvt_arena_header *h, uint64_t boot_id, uint64_t 
     return h->magic == KVT_ARENA_MAGIC && h->version == ARENA_VERSION && h->boot_id == boot_id &&
            h->file_bytes == n_bytes && h->generations_offset % sizeof(uint64_t) == 0 &&
            h->data_offset % PAGE_ALIGN_BYTES == 0 && h->max_frames <= n_bytes / sizeof(uint64_t) &&
-           is_inside(h->generations_offset, h->max_frames * sizeof(uint64_t), n_bytes) &&
-           is_inside(h->data_offset, h->data_bytes, n_bytes);
+           is_inside(h->generations_offset, h->max_frames * sizeof(uint64_t), n_bytes);
+}
+
+/* Where the data is, if not in the file. */
+static int is_elsewhere(const kvt_arena *arena, const kvt_arena_header *h,
+                        kvt_wire_memory *ret_memory) {
+    if (h->data_offset != arena->n_bytes ||
+        arena->n_bytes < KVT_ARENA_MEMORY_OFFSET + sizeof *ret_memory)
+        return 0;
+    memcpy(ret_memory, arena->base + KVT_ARENA_MEMORY_OFFSET, sizeof *ret_memory);
+    return ret_memory->magic == KVT_MEMORY_MAGIC && ret_memory->bytes >= h->data_bytes;
+}
+
+static kvt_status map_device(kvt_arena *arena, const kvt_wire_memory *memory) {
+    char why[384] = "";
+    const void *table = NULL;
+    kvt_status status = kvt_module_table("kvt_cuda_map_calls", why, sizeof why, &table);
+    if (status == KVT_OK) {
+        const kvt_cuda_map_table *calls = table;
+        status = calls->open(memory, why, sizeof why, &arena->gpu);
+        if (status == KVT_OK)
+            arena->calls = calls;
+    }
+    return status == KVT_OK ? KVT_OK
+                            : kvt_error(status, "the daemon's arena is in a GPU's memory: %s", why);
 }
 
 static kvt_status take_header(kvt_arena *arena, const char *path, uint64_t boot_id) {
     kvt_arena_header h;
+    kvt_wire_memory memory;
     memcpy(&h, arena->base, sizeof h);
-    if (!header_is_good(&h, boot_id, arena->n_bytes))
+    int elsewhere = is_elsewhere(arena, &h, &memory);
+    if (!header_is_good(&h, boot_id, arena->n_bytes) ||
+        (!elsewhere && !is_inside(h.data_offset, h.data_bytes, arena->n_bytes)))
         return kvt_error(KVT_EPROTO, "the file %s is not the arena of the daemon that named it",
                          path);
     arena->boot_id = boot_id;
     arena->generations = (const uint64_t *)(const void *)(arena->base + h.generations_offset);
     arena->max_frames = h.max_frames;
-    arena->data = arena->base + h.data_offset;
     arena->data_bytes = h.data_bytes;
+    if (elsewhere)
+        return map_device(arena, &memory);
+    arena->data = arena->base + h.data_offset;
     return KVT_OK;
 }
 
@@ -89,6 +119,8 @@ out:
 }
 
 void kvt_arena_unmap(kvt_arena *arena) {
+    if (arena->gpu)
+        arena->calls->close(arena->gpu);
     if (arena->base)
         munmap((void *)(uintptr_t)arena->base, arena->n_bytes);
     free(arena);
@@ -100,8 +132,23 @@ int kvt_arena_has(const kvt_arena *arena, const kvt_wire_page *page) {
            is_inside(page->offset, page->bytes, arena->data_bytes);
 }
 
-const uint8_t *kvt_arena_page(const kvt_arena *arena, const kvt_wire_page *page) {
-    return arena->data + page->offset;
+kvt_status kvt_arena_page(const kvt_arena *arena, const kvt_wire_page *page, kvt_page_copy *copy,
+                          const uint8_t **ret_bytes) {
+    if (!arena->gpu) {
+        *ret_bytes = arena->data + page->offset;
+        return KVT_OK;
+    }
+    if (copy->room < page->bytes) {
+        void *fresh = kvt_memory_resize(copy->bytes, page->bytes);
+        if (!fresh)
+            return kvt_error_plain(KVT_ENOMEM);
+        copy->bytes = fresh;
+        copy->room = page->bytes;
+    }
+    if (arena->calls->read(arena->gpu, page->offset, copy->bytes, page->bytes) != KVT_OK)
+        return kvt_error(KVT_EIO, "a page cannot be copied out of the GPU's memory");
+    *ret_bytes = copy->bytes;
+    return KVT_OK;
 }
 
 int kvt_arena_is_fresh(const kvt_arena *arena, const kvt_wire_page *page) {

@@ -27,13 +27,16 @@ typedef struct rows {
  * generation is still the same after it.
  */
 static kvt_status decode_page(const kvt_lease *lease, const kvt_wire_page *page, const rows *r,
-                              const kvt_layout *to) {
+                              kvt_page_copy *copy, const kvt_layout *to) {
     const kvt_client *c = lease->client;
-    const uint8_t *bytes = kvt_arena_page(lease->arena, page);
+    const uint8_t *bytes = NULL;
     uint32_t n_rows = 0;
     if (!kvt_arena_is_fresh(lease->arena, page))
         return kvt_error_plain(KVT_ESTALE);
-    kvt_status status =
+    kvt_status status = kvt_arena_page(lease->arena, page, copy, &bytes);
+    if (status != KVT_OK)
+        return status;
+    status =
         kvt_page_check(&c->shape, bytes, page->bytes, (c->flags & KVT_OPEN_VERIFY) != 0, &n_rows);
     if (status == KVT_OK && n_rows < r->first_row + r->n_rows)
         status = KVT_ECORRUPT;
@@ -49,14 +52,16 @@ static kvt_status decode(const kvt_lease *lease, size_t first_token, size_t n_to
                          const kvt_layout *to) {
     uint32_t page_tokens = lease->client->geometry.page_tokens;
     kvt_status status = KVT_OK;
+    kvt_page_copy copy = {0};
     for (size_t done = 0; done < n_tokens && status == KVT_OK; done += r.n_rows) {
         size_t at = first_token + done, left = n_tokens - done;
         r.first_row = (uint32_t)(at % page_tokens);
         r.n_rows = page_tokens - r.first_row;
         r.n_rows = r.n_rows < left ? r.n_rows : (uint32_t)left;
         kvt_layout here = layout_at(to, done);
-        status = decode_page(lease, &lease->pages[at / page_tokens], &r, &here);
+        status = decode_page(lease, &lease->pages[at / page_tokens], &r, &copy, &here);
     }
+    free(copy.bytes);
     return status;
 }
 
@@ -84,11 +89,12 @@ kvt_status kvt_decode(kvt_lease *lease, size_t first_token, size_t n_tokens, uin
 /* --- encode -------------------------------------------------------------------------------------
  */
 
-/* Room for one more. */
-static kvt_status reserve_encoded(kvt_lease *lease) {
-    if (lease->n_encoded < lease->room_encoded)
+kvt_status kvt_encoded_reserve(kvt_lease *lease, uint32_t n) {
+    uint32_t room = lease->room_encoded ? lease->room_encoded : 8;
+    while (room < lease->n_encoded + n)
+        room *= 2;
+    if (room == lease->room_encoded)
         return KVT_OK;
-    uint32_t room = lease->room_encoded ? 2 * lease->room_encoded : 8;
     kvt_encoded *encoded = kvt_memory_resize(lease->encoded, room * sizeof *encoded);
     if (!encoded)
         return kvt_error_plain(KVT_ENOMEM);
@@ -105,10 +111,12 @@ static uint32_t find_encoded(const kvt_lease *lease, uint32_t page) {
     return i;
 }
 
-static void insert_encoded(kvt_lease *lease, const kvt_encoded *encoded) {
+void kvt_encoded_insert(kvt_lease *lease, const kvt_encoded *encoded) {
     uint32_t i = find_encoded(lease, encoded->page);
     if (i < lease->n_encoded && lease->encoded[i].page == encoded->page) {
         /* Encoded a second time: the new one counts. */
+        kvt_device_finish(lease, &lease->encoded[i]); /* nobody writes into its slot any more */
+        kvt_device_forget(lease, &lease->encoded[i]);
         kvt_staging_give(lease->client, lease->encoded[i].staging, lease->encoded[i].slot, 0);
     } else {
         memmove(&lease->encoded[i + 1], &lease->encoded[i],
@@ -126,16 +134,20 @@ static kvt_status encode_cow(const kvt_lease *lease, const kvt_wire_page *page, 
                              uint32_t n_rows, const kvt_layout *from, void *to, size_t room,
                              size_t *ret_bytes) {
     const kvt_page_shape *shape = &lease->client->shape;
-    const uint8_t *bytes = kvt_arena_page(lease->arena, page);
+    const uint8_t *bytes = NULL;
+    kvt_page_copy copy = {0};
     uint32_t rows_there = 0;
     if (!kvt_arena_is_fresh(lease->arena, page))
         return KVT_ESTALE;
-    kvt_status status = kvt_page_check(shape, bytes, page->bytes, 1, &rows_there);
+    kvt_status status = kvt_arena_page(lease->arena, page, &copy, &bytes);
+    if (status == KVT_OK)
+        status = kvt_page_check(shape, bytes, page->bytes, 1, &rows_there);
     if (status == KVT_OK && rows_there < keep_rows)
         status = KVT_ECORRUPT;
     if (status == KVT_OK)
         status = kvt_page_encode_cow(shape, bytes, page->bytes, keep_rows, n_rows, from, to, room,
                                      ret_bytes);
+    free(copy.bytes);
     return kvt_arena_was_fresh(lease->arena, page) ? status : KVT_ESTALE;
 }
 
@@ -163,7 +175,7 @@ static kvt_status encode(kvt_lease *lease, uint32_t page, uint32_t n_rows, const
     kvt_client *c = lease->client;
     kvt_encoded encoded = {.page = page};
     size_t room, n_bytes = 0;
-    kvt_status status = reserve_encoded(lease);
+    kvt_status status = kvt_encoded_reserve(lease, 1);
     if (status == KVT_OK)
         status = kvt_staging_take(c, lease->epoch, &encoded.staging, &encoded.slot);
     if (status != KVT_OK)
@@ -175,27 +187,34 @@ static kvt_status encode(kvt_lease *lease, uint32_t page, uint32_t n_rows, const
         return status;
     }
     encoded.bytes = (uint32_t)n_bytes;
-    insert_encoded(lease, &encoded);
+    kvt_encoded_insert(lease, &encoded);
+    return KVT_OK;
+}
+
+kvt_status kvt_lease_may_encode(const kvt_lease *lease, size_t page, uint32_t *ret_n_rows) {
+    size_t page_tokens = lease->client->geometry.page_tokens;
+    size_t n_pages = (lease->n_tokens + page_tokens - 1) / page_tokens;
+    size_t first = page < n_pages ? page * page_tokens : lease->n_tokens;
+    size_t end = first + page_tokens < lease->n_tokens ? first + page_tokens : lease->n_tokens;
+    if (page >= n_pages || end > lease->claimed_tokens)
+        return kvt_error(KVT_EINVAL, "page %zu ends at token %zu; the lease claims tokens up to %u",
+                         page, end, lease->claimed_tokens);
+    /* If it is held, by another's sealing perhaps, there is nothing to hand in. */
+    *ret_n_rows = end > lease->held_tokens ? (uint32_t)(end - first) : 0;
     return KVT_OK;
 }
 
 kvt_status kvt_encode(kvt_lease *lease, size_t page, const kvt_layout *from) {
     kvt_status status = kvt_lease_enter(lease);
+    uint32_t n_rows = 0;
     if (status != KVT_OK)
         return status;
-    size_t page_tokens = lease->client->geometry.page_tokens;
-    size_t n_pages = (lease->n_tokens + page_tokens - 1) / page_tokens;
-    size_t first = page < n_pages ? page * page_tokens : lease->n_tokens;
-    size_t end = first + page_tokens < lease->n_tokens ? first + page_tokens : lease->n_tokens;
     if (!from || !from->part[0] || !from->part[1])
         status = kvt_error(KVT_EINVAL, "kvt_encode needs a layout with two parts");
-    else if (page >= n_pages || end > lease->claimed_tokens)
-        status =
-            kvt_error(KVT_EINVAL, "page %zu ends at token %zu; the lease claims tokens up to %u",
-                      page, end, lease->claimed_tokens);
-    else if (end > lease->held_tokens)
-        status = encode(lease, (uint32_t)page, (uint32_t)(end - first), from);
-    /* Else it is held, by another's sealing perhaps: there is nothing to hand in. */
+    else
+        status = kvt_lease_may_encode(lease, page, &n_rows);
+    if (status == KVT_OK && n_rows > 0)
+        status = encode(lease, (uint32_t)page, n_rows, from);
     kvt_client_leave(lease->client);
     return status;
 }

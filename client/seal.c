@@ -19,6 +19,8 @@ static void put_seal(kvt_writer *w, const kvt_session *s, const void *context) {
         const kvt_encoded *e = &a->lease->encoded[i];
         kvt_seal_page page = {
             .page = e->page, .bytes = e->bytes, .offset = kvt_staging_offset(e->staging, e->slot)};
+        if (e->work)
+            page.offset |= KVT_STAGED_ON_DEVICE;
         kvt_wire_put_seal_page(w, &page);
     }
 }
@@ -27,8 +29,10 @@ static void put_seal(kvt_writer *w, const kvt_session *s, const void *context) {
 static void give_slots(kvt_lease *lease, uint32_t n, int unsafe) {
     if (n == 0)
         return;
-    for (uint32_t i = 0; i < n; i++)
+    for (uint32_t i = 0; i < n; i++) {
+        kvt_device_forget(lease, &lease->encoded[i]);
         kvt_staging_give(lease->client, lease->encoded[i].staging, lease->encoded[i].slot, unsafe);
+    }
     lease->n_encoded -= n;
     memmove(lease->encoded, lease->encoded + n, lease->n_encoded * sizeof *lease->encoded);
 }
@@ -96,16 +100,38 @@ static kvt_status seal_some(kvt_lease *lease, uint64_t deadline_ms, uint32_t *re
     return status;
 }
 
+/* Waits for what a GPU encodes. From the first page that it could not, all are dropped. */
+static kvt_status finish_all(kvt_lease *lease) {
+    kvt_status status = KVT_OK;
+    uint32_t n = 0;
+    while (n < lease->n_encoded && status == KVT_OK) {
+        status = kvt_device_finish(lease, &lease->encoded[n]);
+        n += status == KVT_OK;
+    }
+    for (uint32_t i = n; i < lease->n_encoded; i++) {
+        /* Nobody may encode into the slot while the GPU still does. */
+        kvt_device_finish(lease, &lease->encoded[i]);
+        kvt_device_forget(lease, &lease->encoded[i]);
+        kvt_staging_give(lease->client, lease->encoded[i].staging, lease->encoded[i].slot, 0);
+    }
+    lease->n_encoded = n;
+    return status;
+}
+
 kvt_status kvt_seal(kvt_lease *lease, size_t *ret_sealed_tokens) {
     uint32_t sealed_tokens = lease ? lease->held_tokens : 0;
     kvt_status status = kvt_lease_enter(lease);
     if (status == KVT_OK) {
+        kvt_status device_status = finish_all(lease);
+        kvt_device_wait(lease); /* a page that grew is another one from now on */
         uint64_t deadline_ms = kvt_client_deadline(lease->client);
         while (lease->n_encoded > 0 && status == KVT_OK)
             status = seal_some(lease, deadline_ms, &sealed_tokens);
         /* Behind one that was not sealed nothing can be; what is left was not named in a message.
          */
         give_slots(lease, lease->n_encoded, 0);
+        if (status == KVT_OK)
+            status = device_status;
         kvt_client_leave(lease->client);
     }
     if (ret_sealed_tokens)

@@ -39,6 +39,9 @@ struct kvt_staging {
     uint32_t n_unsafe;
     uint32_t n_free;
     int linked; /* the name is still there: the daemon has not opened it */
+    const kvt_cuda_map_table *calls;
+    kvt_cuda_area *area; /* as large as the slots, on the arena's GPU; NULL: none */
+    kvt_wire_memory memory;
     char path[KVT_WIRE_MAX_PATH + 64];
     const char *name; /* in path */
     uint32_t free_slots[];
@@ -66,7 +69,10 @@ static int make_file(kvt_staging *s, const char *folder) {
 
 /* Room first, then the mapping: a store into memory that the file system cannot give is SIGBUS. */
 static kvt_status fill_file(kvt_staging *s, int fd) {
-    int error = posix_fallocate(fd, 0, (off_t)s->n_bytes);
+    size_t n_tail = s->area ? sizeof s->memory : 0;
+    int error = posix_fallocate(fd, 0, (off_t)(s->n_bytes + n_tail));
+    if (!error && n_tail && pwrite(fd, &s->memory, n_tail, (off_t)s->n_bytes) != (ssize_t)n_tail)
+        error = EIO;
     if (error)
         return kvt_error(KVT_EIO,
                          "no room for a staging file of %zu bytes at %s: %s. Free some, or "
@@ -90,7 +96,29 @@ static void staging_free(kvt_staging *s) {
     staging_unlink(s);
     if (s->bytes)
         munmap(s->bytes, s->n_bytes);
+    if (s->area) /* an unsafe slot is one that the daemon may be reading */
+        s->calls->area_close(s->area, s->n_unsafe > 0);
     free(s);
+}
+
+/* Where the arena is on a GPU, encoded pages can stay there as well. The arena of the session is
+ * there before its first staging file is. */
+static kvt_status open_area(kvt_client *c, kvt_staging *s) {
+    char why[256] = "";
+    pthread_mutex_lock(&c->lock);
+    kvt_arena *arena = c->arena && c->arena->gpu ? c->arena : NULL;
+    if (arena)
+        arena->refs++;
+    pthread_mutex_unlock(&c->lock);
+    if (!arena)
+        return KVT_OK;
+    s->calls = arena->calls;
+    kvt_status status =
+        s->calls->area_open(arena->gpu, s->n_bytes, why, sizeof why, &s->memory, &s->area);
+    pthread_mutex_lock(&c->lock);
+    arena->refs--;
+    pthread_mutex_unlock(&c->lock);
+    return status == KVT_OK ? KVT_OK : kvt_error(status, "%s", why);
 }
 
 static kvt_status staging_new(kvt_client *c, uint64_t epoch, kvt_staging **ret_staging) {
@@ -108,9 +136,11 @@ static kvt_status staging_new(kvt_client *c, uint64_t epoch, kvt_staging **ret_s
     s->n_slots = s->n_free = n_slots;
     for (uint32_t i = 0; i < n_slots; i++)
         s->free_slots[i] = n_slots - 1 - i;
-    int fd = make_file(s, folder);
-    kvt_status status;
-    if (fd < 0) {
+    kvt_status status = open_area(c, s);
+    int fd = status == KVT_OK ? make_file(s, folder) : -1;
+    if (status != KVT_OK) {
+        /* no file */
+    } else if (fd < 0) {
         status = kvt_error(errno == EACCES || errno == EPERM ? KVT_EDENIED : KVT_EIO,
                            "no staging file can be made in %s: %s", folder, strerror(errno));
     } else {
@@ -206,6 +236,10 @@ void *kvt_staging_at(const kvt_staging *staging, uint32_t slot, size_t *ret_byte
 
 uint64_t kvt_staging_offset(const kvt_staging *staging, uint32_t slot) {
     return (uint64_t)slot * staging->slot_bytes;
+}
+
+kvt_cuda_area *kvt_staging_area(const kvt_staging *staging) {
+    return staging->area;
 }
 
 /* --- announcing ---------------------------------------------------------------------------------

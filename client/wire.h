@@ -267,6 +267,27 @@ typedef struct kvt_arena_header {
     uint64_t reserved[9];
 } kvt_arena_header;
 
+/*
+ * Device memory that another process may open. Of an arena: at KVT_ARENA_MEMORY_OFFSET in the file,
+ * where all is zero if the data is in the file itself; data_offset is then the file's size. Of a
+ * staging area: behind the bytes that STAGE announces, in the staging file; absent if the area is
+ * the file alone. 128 bytes, little-endian.
+ */
+#define KVT_MEMORY_MAGIC 0x4d54564bu /* "KVTM" */
+enum { KVT_ARENA_MEMORY_OFFSET = 128, KVT_MEMORY_CUDA = 1 };
+typedef struct kvt_wire_memory {
+    uint32_t magic;
+    uint32_t kind;        /* KVT_MEMORY_CUDA */
+    uint64_t bytes;       /* of the allocation */
+    char bus_id[32];      /* of the GPU, "0000:01:00.0"; NUL-terminated */
+    uint8_t handle[64];   /* for cudaIpcOpenMemHandle */
+    uint64_t reserved[2]; /* 0 */
+} kvt_wire_memory;
+
+/* In kvt_seal_page.offset: the page lies at the offset without this bit, in the staging area's
+ * device memory. */
+#define KVT_STAGED_ON_DEVICE (UINT64_C(1) << 63)
+
 /* --- writing ------------------------------------------------------------------------------------
  */
 

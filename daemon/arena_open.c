@@ -3,6 +3,8 @@
 #include "client/assert.h"
 #include "daemon/log.h"
 #include "daemon/notify.h"
+#include "kernels/device_cuda.h"
+#include "kernels/module.h"
 #include "store/frames.h"
 
 #include <dirent.h>
@@ -139,6 +141,18 @@ static kvt_status gid_of(const char *group, uint32_t *ret_gid, char *why, size_t
 /* --- opening -----------------------------------------------------------------------------------
  */
 
+/* The daemon's lock on the file says that it lives (is_abandoned), and only with the header is it
+ * an arena to others. */
+static void write_head(arena_have *have, const kvt_wire_memory *memory) {
+    char *head = have->device->ops->head(have->device);
+    have->lock = open(have->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (have->lock >= 0)
+        flock(have->lock, LOCK_SH | LOCK_NB);
+    if (memory)
+        memcpy(head + KVT_ARENA_MEMORY_OFFSET, memory, sizeof *memory);
+    memcpy(head, &have->header, sizeof have->header);
+}
+
 static kvt_status try_open(const arena_wish *wish, uint32_t gid, arena_have *have, char *why,
                            size_t why_bytes) {
     kvt_device_host_options options = {.path = have->path,
@@ -151,13 +165,9 @@ static kvt_status try_open(const arena_wish *wish, uint32_t gid, arena_have *hav
     notify_send("EXTEND_TIMEOUT_USEC=%" PRIu64 "\nSTATUS=touching %" PRIu64 " MiB of arena",
                 30000000 + have->header.file_bytes / 100, have->header.file_bytes >> 20);
     kvt_status status = kvt_device_host_open(&options, why, why_bytes, &have->device);
-    if (status != KVT_OK)
-        return status;
-    have->lock = open(have->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    if (have->lock >= 0)
-        flock(have->lock, LOCK_SH | LOCK_NB);
-    memcpy(have->device->ops->head(have->device), &have->header, sizeof have->header);
-    return KVT_OK;
+    if (status == KVT_OK)
+        write_head(have, NULL);
+    return status;
 }
 
 static kvt_status open_explicit(const arena_wish *wish, uint32_t gid, const memory_room *room,
@@ -195,9 +205,96 @@ static kvt_status open_auto(const arena_wish *wish, uint32_t gid, const memory_r
     return no_room(wish->values, MIN_ARENA_BYTES, room, why, why_bytes);
 }
 
+/* --- on a GPU ----------------------------------------------------------------------------------
+ */
+
+/* An allocation on a GPU is never touched by the host: only the head is in the file. */
+static kvt_status open_on_gpu(const kvt_cuda_arena_table *cuda, const arena_wish *wish,
+                              uint32_t gid, arena_have *have, char *why, size_t why_bytes) {
+    const param_values *values = wish->values;
+    kvt_wire_memory memory;
+    kvt_status status = plan(wish, have->header.data_bytes, have);
+    KVT_ASSERT(status == KVT_OK);
+    have->header.file_bytes = have->header.data_offset;
+    kvt_device_cuda_options options = {.path = have->path,
+                                       .mode = (uint32_t)values->arena_mode,
+                                       .gid = gid,
+                                       .head_bytes = have->header.data_offset,
+                                       .data_bytes = have->header.data_bytes,
+                                       .gpu = (uint32_t)values->gpu,
+                                       .n_movers = (uint32_t)values->job_threads};
+    status = cuda->open(&options, why, why_bytes, &have->device);
+    if (status != KVT_OK)
+        return status;
+    status = cuda->describe(have->device, &memory);
+    if (status != KVT_OK) {
+        snprintf(why, why_bytes, "CUDA device %u: its memory cannot be shared between processes",
+                 options.gpu);
+        have->device->ops->close(have->device);
+        have->device = NULL;
+        return KVT_ENOTSUP;
+    }
+    write_head(have, &memory);
+    return KVT_OK;
+}
+
+static kvt_status open_cuda(const arena_wish *wish, uint32_t gid, arena_have *have, char *why,
+                            size_t why_bytes) {
+    const param_values *values = wish->values;
+    const void *table;
+    kvt_cuda_room room;
+    kvt_status status = kvt_module_table("kvt_cuda_arena", why, why_bytes, &table);
+    if (status != KVT_OK)
+        return status;
+    const kvt_cuda_arena_table *cuda = table;
+    status = cuda->room((uint32_t)values->gpu, why, why_bytes, &room);
+    if (status != KVT_OK)
+        return status;
+    uint64_t bytes = values->arena > 0 ? values->arena : room.free_bytes / 4;
+    have->header.data_bytes = bytes - bytes % FRAMES_GRANULE_BYTES;
+    if (bytes < MIN_ARENA_BYTES) {
+        snprintf(why, why_bytes, "CUDA device %u has %" PRIu64 " bytes free, too few for an arena",
+                 (unsigned)values->gpu, room.free_bytes);
+        return KVT_EFULL;
+    }
+    status = open_on_gpu(cuda, wish, gid, have, why, why_bytes);
+    snprintf(have->where, sizeof have->where, "the memory of GPU %u (%s)", (unsigned)values->gpu,
+             room.bus_id);
+    return status;
+}
+
+static kvt_status open_host(const arena_wish *wish, uint32_t gid, arena_have *have, char *why,
+                            size_t why_bytes) {
+    memory_room room;
+    memory_room_get(wish->values->arena_dir, &room);
+    snprintf(have->where, sizeof have->where, "host memory");
+    return wish->values->arena > 0 ? open_explicit(wish, gid, &room, have, why, why_bytes)
+                                   : open_auto(wish, gid, &room, have, why, why_bytes);
+}
+
+/* "auto" says what it took, and why. */
+static kvt_status open_somewhere(const arena_wish *wish, uint32_t gid, arena_have *have, char *why,
+                                 size_t why_bytes) {
+    uint64_t wanted = wish->values->device;
+    if (wanted == PARAM_DEVICE_HOST)
+        return open_host(wish, gid, have, why, why_bytes);
+    kvt_status status = open_cuda(wish, gid, have, why, why_bytes);
+    if (wanted == PARAM_DEVICE_CUDA)
+        return status;
+    if (status == KVT_OK) {
+        log_write(LOG_INFO, "\"device\" is \"auto\": there is a GPU that works, the arena is in %s",
+                  have->where);
+        return KVT_OK;
+    }
+    log_write(LOG_INFO, "\"device\" is \"auto\": the arena is in host memory, because %s", why);
+    return open_host(wish, gid, have, why, why_bytes);
+}
+
+/* --- all of it ---------------------------------------------------------------------------------
+ */
+
 kvt_status arena_open(const arena_wish *wish, char *why, size_t why_bytes, arena_have *ret_arena) {
     arena_have have = {.lock = -1};
-    memory_room room;
     uint32_t gid;
     char prefix[40];
     kvt_status status = gid_of(wish->values->arena_group, &gid, why, why_bytes);
@@ -207,11 +304,7 @@ kvt_status arena_open(const arena_wish *wish, char *why, size_t why_bytes, arena
     remove_leftovers(wish->values->arena_dir, prefix);
     snprintf(have.path, sizeof have.path, "%.160s/%s%016" PRIx64 ".arena", wish->values->arena_dir,
              prefix, wish->boot_id);
-    memory_room_get(wish->values->arena_dir, &room);
-    if (wish->values->arena > 0)
-        status = open_explicit(wish, gid, &room, &have, why, why_bytes);
-    else
-        status = open_auto(wish, gid, &room, &have, why, why_bytes);
+    status = open_somewhere(wish, gid, &have, why, why_bytes);
     if (status == KVT_OK)
         *ret_arena = have;
     return status;

@@ -20,15 +20,16 @@ typedef struct arena_have {
     kvt_arena_header header; /* as it stands in the arena */
     uint32_t max_pages;
     kvt_device *device;
-    int lock; /* to be kept open while the daemon lives; -1: none */
+    char where[96]; /* "host memory", "the memory of GPU 0 (0000:01:00.0)" */
+    int lock;       /* to be kept open while the daemon lives; -1: none */
 } arena_have;
 
 /*
- * Reserves, maps and touches the arena, and writes its header. An explicit size is taken whole or
- * refused; "auto" takes less and less until it succeeds. Removes the arena files of earlier starts
- * of this instance first, and those of others whose daemon has ended (whoever maps one keeps it):
- * only to be called with the socket's lock.
- * KVT_EFULL, KVT_EINVAL, KVT_EIO, KVT_ENOMEM with a sentence in why.
+ * Chooses the device, reserves, maps and touches the arena, and writes its header. An explicit size
+ * is taken whole or refused; "auto" takes less and less until it succeeds. Removes the arena files
+ * of earlier starts of this instance first, and those of others whose daemon has ended (whoever
+ * maps one keeps it): only to be called with the socket's lock. KVT_EFULL, KVT_EINVAL, KVT_EIO,
+ * KVT_ENOMEM, KVT_ENOTSUP (no GPU) with a sentence in why.
  */
 kvt_status arena_open(const arena_wish *wish, char *why, size_t why_bytes, arena_have *ret_arena);
 

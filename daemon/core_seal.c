@@ -20,7 +20,8 @@ static kvt_status seal_check(const core *c, const lease *l, const session *s,
         return KVT_EINVAL;
     if (page->bytes < KVT_PAGE_HEADER_BYTES || page->bytes > kvt_page_max_bytes(shape))
         return KVT_ECORRUPT;
-    if (page->offset > s->staging_bytes || page->bytes > s->staging_bytes - page->offset)
+    uint64_t offset = page->offset & ~KVT_STAGED_ON_DEVICE;
+    if (offset > s->staging_bytes || page->bytes > s->staging_bytes - offset)
         return KVT_EINVAL;
     return KVT_OK;
 }

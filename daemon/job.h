@@ -8,11 +8,18 @@
 #include "daemon/core.h"
 #include "kernels/device.h"
 
+/* What a worker announced: its file, and its area in the device's memory if it has one there. */
+typedef struct job_staging {
+    int fd;
+    kvt_staged *staged; /* NULL: none */
+} job_staging;
+
 /*
- * Copies each page from the staging file fd into its frame, then checks what stands IN THE FRAME:
- * shape, rows, checksum. What the worker does to its file meanwhile cannot matter after that. Sets
- * each copy's status; stops for nothing. Blocks; touches nothing but the job and the device.
+ * Copies each page from the staging side into its frame, then checks what stands IN THE FRAME:
+ * shape, rows, checksum. What the worker does to its file or its area meanwhile cannot matter after
+ * that. When it returns the device has done all of it. Sets each copy's status; stops for nothing.
+ * Blocks; touches nothing but the job and the device.
  */
-void job_run_seal(core_job *job, kvt_device *device, int fd);
+void job_run_seal(core_job *job, kvt_device *device, const job_staging *from);
 
 #endif

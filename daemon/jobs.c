@@ -25,7 +25,7 @@ struct jobs {
     jobs_options options;
     int staging_dir;
     int closing;
-    int *files; /* by handle; -1: free */
+    job_staging *files; /* by handle; fd -1: free */
     uint32_t n_workers;
     worker *workers;
 };
@@ -63,41 +63,67 @@ static kvt_status open_staging(const jobs *j, const core_job *job, int *ret_fd) 
     return KVT_OK;
 }
 
+/* What a worker with an area in the device's memory has written behind the announced bytes. */
+static kvt_status open_area(const jobs *j, const core_job *job, int fd, kvt_staged **ret_staged) {
+    const kvt_device_ops *ops = j->options.device->ops;
+    kvt_wire_memory memory;
+    *ret_staged = NULL;
+    if (!ops->stage || job->staging_bytes > INT64_MAX ||
+        pread(fd, &memory, sizeof memory, (off_t)job->staging_bytes) != (ssize_t)sizeof memory ||
+        memory.magic != KVT_MEMORY_MAGIC)
+        return KVT_OK;
+    if (memory.bytes < job->staging_bytes)
+        return KVT_EINVAL;
+    return ops->stage(j->options.device, &memory, ret_staged);
+}
+
+static void close_staging(const jobs *j, const job_staging *staging) {
+    const kvt_device_ops *ops = j->options.device->ops;
+    close(staging->fd);
+    if (staging->staged)
+        ops->unstage(j->options.device, staging->staged);
+}
+
 static void stage(jobs *j, core_job *job) {
-    int fd;
-    job->status = open_staging(j, job, &fd);
+    job_staging staging = {.fd = -1};
+    job->status = open_staging(j, job, &staging.fd);
     if (job->status != KVT_OK)
         return;
+    job->status = open_area(j, job, staging.fd, &staging.staged);
+    if (job->status != KVT_OK) {
+        close(staging.fd);
+        return;
+    }
     pthread_mutex_lock(&j->lock);
     uint32_t handle = 0;
-    while (handle < j->options.max_staging && j->files[handle] >= 0)
+    while (handle < j->options.max_staging && j->files[handle].fd >= 0)
         handle++;
     if (handle < j->options.max_staging) {
-        j->files[handle] = fd;
+        j->files[handle] = staging;
         job->staging = (int)handle;
     } else {
         job->status = KVT_ELIMIT;
     }
     pthread_mutex_unlock(&j->lock);
     if (job->status != KVT_OK)
-        close(fd);
+        close_staging(j, &staging);
 }
 
-static int file_of(jobs *j, int handle) {
+static job_staging file_of(jobs *j, int handle) {
     KVT_ASSERT(handle >= 0 && (uint32_t)handle < j->options.max_staging);
     pthread_mutex_lock(&j->lock);
-    int fd = j->files[handle];
+    job_staging staging = j->files[handle];
     pthread_mutex_unlock(&j->lock);
-    KVT_ASSERT(fd >= 0);
-    return fd;
+    KVT_ASSERT(staging.fd >= 0);
+    return staging;
 }
 
 static void unstage(jobs *j, core_job *job) {
-    int fd = file_of(j, job->staging);
+    job_staging staging = file_of(j, job->staging);
     pthread_mutex_lock(&j->lock);
-    j->files[job->staging] = -1;
+    j->files[job->staging].fd = -1;
     pthread_mutex_unlock(&j->lock);
-    close(fd);
+    close_staging(j, &staging);
     job->status = KVT_OK;
 }
 
@@ -112,9 +138,11 @@ static void run_job(jobs *j, core_job *job) {
     case CORE_JOB_UNSTAGE:
         unstage(j, job);
         return;
-    case CORE_JOB_SEAL:
-        job_run_seal(job, j->options.device, file_of(j, job->staging));
+    case CORE_JOB_SEAL: {
+        job_staging staging = file_of(j, job->staging);
+        job_run_seal(job, j->options.device, &staging);
         return;
+    }
     }
     KVT_ASSERT(job->kind >= CORE_JOB_STAGE && job->kind <= CORE_JOB_SEAL);
 }
@@ -187,7 +215,7 @@ kvt_status jobs_open(const jobs_options *options, char *why, size_t why_bytes, j
     if (!j->workers || !j->files)
         goto no_memory;
     for (uint32_t i = 0; i < options->max_staging; i++)
-        j->files[i] = -1;
+        j->files[i].fd = -1;
     j->staging_dir = open(options->staging_dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (j->staging_dir < 0) {
         snprintf(why, why_bytes, "staging_dir %s cannot be opened: %s", options->staging_dir,
@@ -221,8 +249,8 @@ void jobs_close(jobs *j) {
         free(j->workers[i].queue);
     }
     for (uint32_t i = 0; j->files && i < j->options.max_staging; i++)
-        if (j->files[i] >= 0)
-            close(j->files[i]);
+        if (j->files[i].fd >= 0)
+            close_staging(j, &j->files[i]);
     if (j->staging_dir >= 0)
         close(j->staging_dir);
     pthread_mutex_destroy(&j->lock);

@@ -247,6 +247,22 @@ static void serve_signals(shell *sh) {
     }
 }
 
+/* --- the device --------------------------------------------------------------------------------
+ */
+
+/* A GPU that failed is lost to this process: every seal and every read from now on would fail.
+ * Workers go on without the cache until the next start; what they hold here is void. */
+static int device_failed(shell *sh) {
+    const kvt_device_ops *ops = sh->device->ops;
+    const char *what = ops->failure ? ops->failure(sh->device) : NULL;
+    if (what)
+        log_write(LOG_ERROR,
+                  "the GPU failed (%s in %s): ending, to be started anew. Nothing that was read "
+                  "since counts: no lease is confirmed any more",
+                  what, sh->arena_where);
+    return what != NULL;
+}
+
 /* --- time --------------------------------------------------------------------------------------
  */
 
@@ -330,6 +346,8 @@ int shell_run(shell *sh) {
         for (int i = 0; i < n; i++)
             serve_event(sh, events[i].data.u64);
         more = serve_inbox(sh);
+        if (device_failed(sh))
+            return EXIT_CODE_DEVICE;
         for (uint32_t gone; (gone = watch_next_gone(sh->watch)) != 0;)
             core_peer_gone(sh->core, gone);
         core_due_ms = core_tick(sh->core);

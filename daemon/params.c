@@ -20,6 +20,26 @@ const param params[] = {
              "`kvtrunk.sock` in systemd's `$RUNTIME_DIRECTORY`; else, for root, "
              "`/run/kvtrunk/kvtrunk.sock`; else `kvtrunk.sock` in `$XDG_RUNTIME_DIR`. A file with "
              "`.lock` behind this name is kept locked, so that no second daemon takes the path."},
+    {.name = "device",
+     .type = PARAM_ENUM,
+     .offset = AT(device),
+     .choices = {"auto", "cuda", "host"},
+     .standard = "\"auto\"",
+     .text =
+         "Where the arena is: in a GPU's memory (`cuda`) or in shared host memory (`host`). With "
+         "`cuda` workers on that GPU read and write pages there, without the host, and a start "
+         "without a GPU fails; kvtrunk's CUDA module and a driver must be there. `auto` takes the "
+         "GPU where there is one that works, else host memory; the log says which, and why."},
+    {.name = "gpu",
+     .type = PARAM_COUNT,
+     .offset = AT(gpu),
+     .low = 0,
+     .high = 63,
+     .standard = "0",
+     .text =
+         "Number of the GPU, as CUDA counts them for the daemon (`CUDA_VISIBLE_DEVICES` counts). "
+         "Workers find it by its place on the bus, whatever number it has for them. For several "
+         "GPUs start a daemon for each."},
     {.name = "arena",
      .type = PARAM_SIZE,
      .flags = PARAM_AUTO,
@@ -30,7 +50,8 @@ const param params[] = {
      .text = "Room for encoded pages. All of it is reserved and touched at start. A size that "
              "cannot be had is refused, with the figures. `auto` takes what is there: the least of "
              "4GiB, half of the free room of `arena_dir`'s file system, a quarter of the available "
-             "memory and a quarter of what the control group leaves; and less if even that fails."},
+             "memory and a quarter of what the control group leaves; and less if even that fails. "
+             "On a GPU: a quarter of its free memory."},
     {.name = "arena_dir",
      .type = PARAM_TEXT,
      .flags = PARAM_PATH,
@@ -39,7 +60,7 @@ const param params[] = {
      .high = 160, /* the file's name has up to 61 bytes, and paths on the wire 255 */
      .standard = "\"/dev/shm\"",
      .text = "Directory of the arena's file. It should be in memory; workers must be able to reach "
-             "it."},
+             "it. Of an arena on a GPU the file has the head alone: 8 bytes a page."},
     {.name = "arena_mode",
      .type = PARAM_MODE,
      .offset = AT(arena_mode),

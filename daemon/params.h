@@ -35,11 +35,15 @@ enum {
     PARAM_EMPTY = 1 << 4,   /* the empty string is allowed */
 };
 
+enum { PARAM_DEVICE_AUTO, PARAM_DEVICE_CUDA, PARAM_DEVICE_HOST };
+
 /* What a configuration says. Every number is 64 bits wide; the ranges in the table say what fits.
  */
 typedef struct param_values {
     char socket[PARAM_MAX_TEXT_BYTES + 1]; /* "": auto */
-    uint64_t arena;                        /* bytes; 0: auto */
+    uint64_t device;                       /* index into its choices: PARAM_DEVICE_... */
+    uint64_t gpu;
+    uint64_t arena; /* bytes; 0: auto */
     char arena_dir[PARAM_MAX_TEXT_BYTES + 1];
     uint64_t arena_mode;
     char arena_group[PARAM_MAX_TEXT_BYTES + 1]; /* "": leave it */

@@ -117,6 +117,8 @@ size_t report_status(const report_facts *facts, const core *c, uint64_t now_ms, 
     json_put_hex(&w, "boot_id", core_boot_id(c));
     json_put_text(&w, "socket", facts->socket);
     json_put_text(&w, "arena_path", facts->arena_path);
+    json_put_text(&w, "device", facts->device);
+    json_put_text(&w, "arena_where", facts->arena_where);
     json_put_text(&w, "config_file", facts->config_file);
     json_put_u64(&w, "pid", (uint64_t)getpid());
     json_put_u64(&w, "uptime_s", (now_ms - facts->started_ms) / 1000);

@@ -18,6 +18,8 @@ typedef struct report_facts {
     const param_values *values; /* configuration in force */
     const char *socket;
     const char *arena_path;
+    const char *device;      /* "host", "cuda" */
+    const char *arena_where; /* which, in words */
     const char *config_file; /* "": none */
     uint64_t started_ms;     /* on the clock of now_ms */
     uint64_t listeners_replaced;

@@ -39,6 +39,7 @@ typedef struct shell {
     char arena_path[PARAM_MAX_TEXT_BYTES + 1];
     kvt_arena_header arena;
     kvt_device *device;
+    char arena_where[96];
     int arena_lock; /* -1: none */
     uint32_t max_pages;
 

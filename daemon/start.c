@@ -130,9 +130,12 @@ static int open_arena(shell *sh) {
     kvt_status status = arena_open(&wish, why, sizeof why, &have);
     if (status != KVT_OK) {
         log_write(LOG_ERROR, "%s", why);
-        return status == KVT_EINVAL ? EXIT_CODE_CONFIG : EXIT_CODE_MEMORY;
+        return status == KVT_EINVAL    ? EXIT_CODE_CONFIG
+               : status == KVT_ENOTSUP ? EXIT_CODE_DEVICE
+                                       : EXIT_CODE_MEMORY;
     }
     memcpy(sh->arena_path, have.path, sizeof sh->arena_path);
+    memcpy(sh->arena_where, have.where, sizeof sh->arena_where);
     sh->arena = have.header;
     sh->max_pages = have.max_pages;
     sh->device = have.device;
@@ -240,6 +243,8 @@ static void set_facts(shell *sh) {
     sh->facts = (report_facts){.values = &sh->config.values,
                                .socket = sh->socket.path,
                                .arena_path = sh->arena_path,
+                               .device = sh->device->ops->name,
+                               .arena_where = sh->arena_where,
                                .config_file = sh->config.file,
                                .started_ms = shell_now_ms(NULL)};
 }
@@ -274,8 +279,9 @@ int shell_open(shell *sh, const options *o, const config *c) {
                : status == KVT_ENOMEM ? EXIT_CODE_MEMORY
                                       : EXIT_CODE_FAILED;
     }
-    log_write(LOG_INFO, "serving at %s: arena of %llu MiB at %s, up to %u pages", sh->socket.path,
-              (unsigned long long)sh->arena.data_bytes >> 20, sh->arena_path, sh->max_pages);
+    log_write(LOG_INFO, "serving at %s: arena of %llu MiB in %s, at %s, up to %u pages",
+              sh->socket.path, (unsigned long long)sh->arena.data_bytes >> 20, sh->arena_where,
+              sh->arena_path, sh->max_pages);
     return EXIT_CODE_OK;
 }
 

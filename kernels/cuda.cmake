@@ -7,13 +7,21 @@ endif()
 enable_language(CUDA)
 find_package(CUDAToolkit REQUIRED)
 
-add_library(kvt_cuda STATIC device_cuda.c kernels.cu)
-target_link_libraries(kvt_cuda PUBLIC kvt_device kvt_kernels CUDA::cudart_static)
-set_target_properties(kvt_cuda PROPERTIES CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON
-                      POSITION_INDEPENDENT_CODE ON)
-target_compile_options(kvt_cuda PRIVATE
+# The module (module.h). CUDA's runtime is in it; a driver is needed only to use it.
+add_library(kvtrunk_cuda SHARED cuda_handles.c device_cuda.c kernels.cu
+            ${PROJECT_SOURCE_DIR}/client/map_cuda.c)
+target_link_libraries(kvtrunk_cuda PRIVATE kvt_device kvt_kernels CUDA::cudart_static
+                      Threads::Threads)
+set_target_properties(kvtrunk_cuda PROPERTIES OUTPUT_NAME kvtrunk-cuda VERSION ${PROJECT_VERSION}
+                      SOVERSION 0 CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON
+                      POSITION_INDEPENDENT_CODE ON
+                      LINK_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/module.map)
+target_link_options(kvtrunk_cuda PRIVATE
+                    -Wl,--version-script=${CMAKE_CURRENT_SOURCE_DIR}/module.map)
+target_compile_options(kvtrunk_cuda PRIVATE
     "$<$<COMPILE_LANGUAGE:CUDA>:-fmad=false;-ftz=false;-prec-div=true;-prec-sqrt=true>"
     "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>")
 if(KVT_WERROR)
-    target_compile_options(kvt_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>)
+    target_compile_options(kvtrunk_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>)
 endif()
+install(TARGETS kvtrunk_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})

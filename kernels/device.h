@@ -9,8 +9,10 @@
 #ifndef KVT_KERNELS_DEVICE_H
 #define KVT_KERNELS_DEVICE_H
 
-#include "client/kvtrunk.h"
+#include "client/wire.h"
+#include "kernels/page.h"
 
+typedef struct kvt_staged kvt_staged; /* a worker's staging area in device memory */
 typedef struct kvt_device kvt_device; /* the first member is the table */
 
 typedef struct kvt_device_ops {
@@ -38,6 +40,25 @@ typedef struct kvt_device_ops {
 
     /* Copies out of the data into this process's memory. */
     kvt_status (*read)(kvt_device *device, uint64_t offset, void *to, uint64_t bytes);
+
+    /* Is data[offset .. offset + bytes) a page of this shape? As kvt_page_check with `verify`; and
+     * KVT_EIO: it cannot be told, KVT_ENOMEM. */
+    kvt_status (*check)(kvt_device *device, const kvt_page_shape *shape, uint64_t offset,
+                        uint64_t bytes, uint32_t *ret_rows);
+
+    /* What follows is NULL where the data is host memory. */
+
+    /* Opens a worker's staging area in device memory, copies out of it as write_file does, and
+     * closes it again (no write_staged may be under way; NULL is accepted). The description is a
+     * worker's word. Errors as kvt_cuda_open_memory; write_staged: KVT_EIO. */
+    kvt_status (*stage)(kvt_device *device, const kvt_wire_memory *memory, kvt_staged **ret_staged);
+    void (*unstage)(kvt_device *device, kvt_staged *staged);
+    kvt_status (*write_staged)(kvt_device *device, uint64_t offset, const kvt_staged *staged,
+                               uint64_t from_offset, uint64_t bytes);
+
+    /* NULL while the device works; else what is wrong with it, for good: every call fails from then
+     * on until the process has been started anew. Any thread; static. */
+    const char *(*failure)(kvt_device *device);
 } kvt_device_ops;
 
 struct kvt_device {

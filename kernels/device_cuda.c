@@ -18,12 +18,25 @@
 #include <unistd.h>
 
 #include "client/assert.h"
+#include "kernels/cuda_handles.h"
+#include "kernels/kernels.h"
+#include "kernels/module.h"
 #include "kernels/say.h"
 
 enum { DEFAULT_MOVERS = 4, DEFAULT_BOUNCE_BYTES = 4 << 20, MAX_MOVERS = 64 };
 
+/* What the GPU is told about a page to be checked, and what it answers; pinned. */
+typedef struct check_card {
+    kvt_cuda_read read;
+    kvt_cuda_page page;
+    uint32_t status;
+} check_card;
+
 typedef struct mover {
     cudaStream_t stream;
+    check_card *card;
+    void *workspace; /* of the check; grows with the pages */
+    uint64_t workspace_bytes;
     uint8_t *half[2];         /* pinned; one allocation, in half[0] */
     cudaEvent_t half_free[2]; /* the GPU is done with it */
     struct mover *next;       /* in the list of free ones */
@@ -36,6 +49,7 @@ typedef struct device_cuda {
     uint64_t data_bytes;
     int gpu;
     int is_exported;
+    const char *failure; /* atomic */
     size_t half_bytes;
     uint32_t n_movers;
     mover *movers;
@@ -75,10 +89,23 @@ static mover *begin(device_cuda *d) {
     return m;
 }
 
+/* After an error: is it one that every later call reports too? Then the device is lost to this
+ * process. */
+static void look_for_failure(device_cuda *d) {
+    size_t free_bytes, total_bytes;
+    cudaGetLastError();
+    cudaError_t error = cudaMemGetInfo(&free_bytes, &total_bytes);
+    if (error == cudaSuccess || cudaMemGetInfo(&free_bytes, &total_bytes) == cudaSuccess)
+        return;
+    __atomic_store_n(&d->failure, cudaGetErrorString(error), __ATOMIC_RELEASE);
+}
+
 /* Waits for all that the mover was given, failed or not: the next call gets its memory. */
 static kvt_status end(device_cuda *d, mover *m, kvt_status status) {
     if (cudaStreamSynchronize(m->stream) != cudaSuccess && status == KVT_OK)
         status = KVT_EIO;
+    if (status == KVT_EIO)
+        look_for_failure(d);
     give_mover(d, m);
     return status;
 }
@@ -90,6 +117,9 @@ static int mover_open(mover *m, size_t half_bytes) {
         return 0;
     m->half[0] = pinned;
     m->half[1] = m->half[0] + half_bytes;
+    if (cudaHostAlloc(&pinned, sizeof *m->card, cudaHostAllocDefault) != cudaSuccess)
+        return 0;
+    m->card = pinned;
     for (int i = 0; i < 2; i++) {
         if (cudaEventCreateWithFlags(&m->half_free[i], cudaEventDisableTiming) != cudaSuccess)
             return 0;
@@ -103,6 +133,8 @@ static void mover_close(mover *m) {
             cudaEventDestroy(m->half_free[i]);
     }
     cudaFreeHost(m->half[0]);
+    cudaFreeHost(m->card);
+    cudaFree(m->workspace);
     if (m->stream)
         cudaStreamDestroy(m->stream);
 }
@@ -223,31 +255,134 @@ static kvt_status cuda_read(kvt_device *device, uint64_t offset, void *to, uint6
     return end(d, m, status);
 }
 
+/* --- checking, staging ---------------------------------------------------------------------------
+ */
+
+static kvt_status reserve_workspace(mover *m, uint64_t bytes) {
+    if (bytes <= m->workspace_bytes)
+        return KVT_OK;
+    void *fresh;
+    if (cudaMalloc(&fresh, bytes) != cudaSuccess)
+        return KVT_ENOMEM;
+    cudaFree(m->workspace);
+    m->workspace = fresh;
+    m->workspace_bytes = bytes;
+    return KVT_OK;
+}
+
+/* By the GPU, where the page stands: nothing of it has to come back. */
+static kvt_status cuda_check(kvt_device *device, const kvt_page_shape *shape, uint64_t offset,
+                             uint64_t bytes, uint32_t *ret_rows) {
+    device_cuda *d = (device_cuda *)device;
+    const uint8_t *at = range(d, offset, bytes);
+    mover *m = begin(d);
+    check_card *card = m->card;
+    card->read = (kvt_cuda_read){.page = at, .page_bytes = bytes};
+    card->status = KVT_OK;
+    kvt_status status = reserve_workspace(m, kvt_cuda_workspace_bytes(shape, 1));
+    if (status == KVT_OK &&
+        (kvt_cuda_plan(shape, &card->read, 1, &card->page, &card->status, m->stream) != 0 ||
+         kvt_cuda_verify(shape, &card->page, 1, &card->status, m->workspace, m->stream) != 0))
+        status = KVT_EIO;
+    /* Another call writes on the card as soon as the mover is given back. */
+    if (status == KVT_OK && cudaStreamSynchronize(m->stream) != cudaSuccess)
+        status = KVT_EIO;
+    uint32_t rows = card->page.rows;
+    if (status == KVT_OK)
+        status = (kvt_status)card->status;
+    status = end(d, m, status);
+    if (status == KVT_OK)
+        *ret_rows = rows;
+    return status;
+}
+
+static kvt_status cuda_stage(kvt_device *device, const kvt_wire_memory *memory,
+                             kvt_staged **ret_staged) {
+    kvt_cuda_opened *opened;
+    (void)device;
+    kvt_status status = kvt_cuda_open_memory(memory, NULL, 0, &opened);
+    if (status == KVT_OK)
+        *ret_staged = (kvt_staged *)opened;
+    return status;
+}
+
+static void cuda_unstage(kvt_device *device, kvt_staged *staged) {
+    (void)device;
+    kvt_cuda_close_memory((kvt_cuda_opened *)staged);
+}
+
+/* The size that the worker named may be a lie: CUDA knows the true one, and refuses to copy what
+ * lies beyond. */
+static kvt_status cuda_write_staged(kvt_device *device, uint64_t offset, const kvt_staged *staged,
+                                    uint64_t from_offset, uint64_t bytes) {
+    device_cuda *d = (device_cuda *)device;
+    const kvt_cuda_opened *from = (const kvt_cuda_opened *)staged;
+    uint8_t *to = range(d, offset, bytes);
+    uint64_t room = kvt_cuda_opened_bytes(from);
+    if (from_offset > room || bytes > room - from_offset)
+        return KVT_EIO;
+    mover *m = begin(d);
+    kvt_status status = KVT_OK;
+    if (cudaMemcpyAsync(to, kvt_cuda_opened_at(from) + from_offset, bytes, cudaMemcpyDeviceToDevice,
+                        m->stream) != cudaSuccess)
+        status = KVT_EIO;
+    return end(d, m, status);
+}
+
+static const char *cuda_failure(kvt_device *device) {
+    return __atomic_load_n(&((device_cuda *)device)->failure, __ATOMIC_ACQUIRE);
+}
+
 static const kvt_device_ops cuda_ops = {.name = "cuda",
                                         .close = cuda_close,
                                         .head = cuda_head,
                                         .data = cuda_data,
                                         .write_file = cuda_write_file,
                                         .copy = cuda_copy,
-                                        .read = cuda_read};
+                                        .read = cuda_read,
+                                        .check = cuda_check,
+                                        .stage = cuda_stage,
+                                        .unstage = cuda_unstage,
+                                        .write_staged = cuda_write_staged,
+                                        .failure = cuda_failure};
 
 /* --- opening ------------------------------------------------------------------------------------
  */
 
-static kvt_status choose_gpu(const kvt_device_cuda_options *o, char *why, size_t why_bytes) {
+static kvt_status choose_gpu(uint32_t gpu, uint32_t *ret_n_gpus, char *why, size_t why_bytes) {
     int n_gpus = 0;
     cudaError_t error = cudaGetDeviceCount(&n_gpus);
     if (error != cudaSuccess)
         return kvt_say(why, why_bytes, KVT_ENOTSUP, "no CUDA device can be used: %s",
                        cudaGetErrorString(error));
-    if (o->gpu >= (uint32_t)n_gpus)
+    if (gpu >= (uint32_t)n_gpus)
         return kvt_say(why, why_bytes, KVT_ENOTSUP, "there is no CUDA device %" PRIu32 ", but %d",
-                       o->gpu, n_gpus);
-    error = cudaSetDevice((int)o->gpu);
+                       gpu, n_gpus);
+    *ret_n_gpus = (uint32_t)n_gpus;
+    error = cudaSetDevice((int)gpu);
     return error == cudaSuccess
                ? KVT_OK
-               : kvt_say(why, why_bytes, KVT_ENOTSUP, "CUDA device %" PRIu32 ": %s", o->gpu,
+               : kvt_say(why, why_bytes, KVT_ENOTSUP, "CUDA device %" PRIu32 ": %s", gpu,
                          cudaGetErrorString(error));
+}
+
+kvt_status kvt_device_cuda_room(uint32_t gpu, char *why, size_t why_bytes,
+                                kvt_cuda_room *ret_room) {
+    kvt_cuda_room room = {0};
+    size_t free_bytes = 0, total_bytes = 0;
+    kvt_status status = choose_gpu(gpu, &room.n_gpus, why, why_bytes);
+    if (status != KVT_OK)
+        return status;
+    cudaError_t error = cudaMemGetInfo(&free_bytes, &total_bytes);
+    if (error == cudaSuccess)
+        error = cudaDeviceGetPCIBusId(room.bus_id, sizeof room.bus_id, (int)gpu);
+    if (error != cudaSuccess)
+        return kvt_say(why, why_bytes, KVT_ENOTSUP, "CUDA device %" PRIu32 ": %s", gpu,
+                       cudaGetErrorString(error));
+    room.free_bytes = free_bytes;
+    room.total_bytes = total_bytes;
+    *ret_room = room;
+    return KVT_OK;
 }
 
 static kvt_status open_head(const kvt_device_cuda_options *o, device_cuda *d, char *why,
@@ -310,7 +445,8 @@ kvt_status kvt_device_cuda_open(const kvt_device_cuda_options *options, char *wh
                        " bytes make no arena",
                        options->head_bytes, options->data_bytes, options->n_movers,
                        options->bounce_bytes);
-    kvt_status status = choose_gpu(options, why, why_bytes);
+    uint32_t n_gpus;
+    kvt_status status = choose_gpu(options->gpu, &n_gpus, why, why_bytes);
     if (status != KVT_OK)
         return status;
     device_cuda *d = calloc(1, sizeof *d);
@@ -334,14 +470,16 @@ kvt_status kvt_device_cuda_open(const kvt_device_cuda_options *options, char *wh
     return status;
 }
 
-kvt_status kvt_device_cuda_handle(kvt_device *device, uint8_t ret_handle[KVT_CUDA_HANDLE_BYTES]) {
+kvt_status kvt_device_cuda_describe(kvt_device *device, kvt_wire_memory *ret_memory) {
     device_cuda *d = (device_cuda *)device;
-    cudaIpcMemHandle_t handle;
-    _Static_assert(sizeof handle == KVT_CUDA_HANDLE_BYTES, "as CUDA has it");
-    cudaSetDevice(d->gpu);
-    if (cudaIpcGetMemHandle(&handle, d->data) != cudaSuccess)
-        return KVT_EIO;
-    d->is_exported = 1;
-    memcpy(ret_handle, &handle, sizeof handle);
-    return KVT_OK;
+    kvt_status status = kvt_cuda_describe(d->data, d->data_bytes, d->gpu, ret_memory);
+    if (status == KVT_OK)
+        d->is_exported = 1;
+    return status;
 }
+
+extern const kvt_cuda_arena_table kvt_cuda_arena;
+const kvt_cuda_arena_table kvt_cuda_arena = {.version = KVT_MODULE_VERSION,
+                                             .room = kvt_device_cuda_room,
+                                             .open = kvt_device_cuda_open,
+                                             .describe = kvt_device_cuda_describe};

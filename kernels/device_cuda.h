@@ -1,7 +1,8 @@
 /*
  * device_cuda.h - an arena in GPU memory (device.h). Its head (header and generations) stands in
  * shared host memory, so that readers can compare generations without asking the GPU; its data is
- * one cudaMalloc, which workers open through a CUDA IPC handle. Built with -DKVT_CUDA=ON.
+ * one cudaMalloc, which workers open through a CUDA IPC handle. Stands in the module (module.h):
+ * who is no part of that calls it through the table at the end.
  *
  * Read-only is a promise here, not a wall: who has opened the handle can write. One tenant's
  * workers trust each other; two tenants never share an arena.
@@ -13,8 +14,6 @@
 #define KVT_KERNELS_DEVICE_CUDA_H
 
 #include "kernels/device.h"
-
-enum { KVT_CUDA_HANDLE_BYTES = 64 };
 
 typedef struct kvt_device_cuda_options {
     const char *path; /* the head's file, usually under /dev/shm; must not exist */
@@ -36,11 +35,28 @@ kvt_status kvt_device_cuda_open(const kvt_device_cuda_options *options, char *wh
                                 kvt_device **ret_device);
 
 /*
- * The handle with which another process opens the data (cudaIpcOpenMemHandle). CUDA says that
- * memory must not be freed while somebody has it open, and does not say who has: once a handle was
- * given out, close leaves the data to the end of the process, and what readers opened stays valid
- * until then.
+ * What another process needs to open the data. CUDA says that memory must not be freed while
+ * somebody has it open, and does not say who has: once a handle was given out, close leaves the
+ * data to the end of the process, and what readers opened stays valid until then.
  */
-kvt_status kvt_device_cuda_handle(kvt_device *device, uint8_t ret_handle[KVT_CUDA_HANDLE_BYTES]);
+kvt_status kvt_device_cuda_describe(kvt_device *device, kvt_wire_memory *ret_memory);
+
+/* What a GPU has. KVT_ENOTSUP as kvt_device_cuda_open. */
+typedef struct kvt_cuda_room {
+    uint32_t n_gpus;
+    uint64_t free_bytes;
+    uint64_t total_bytes;
+    char bus_id[32];
+} kvt_cuda_room;
+kvt_status kvt_device_cuda_room(uint32_t gpu, char *why, size_t why_bytes, kvt_cuda_room *ret_room);
+
+/* The three as the module shows them, by the name of "kvt_cuda_arena". */
+typedef struct kvt_cuda_arena_table {
+    uint32_t version; /* KVT_MODULE_VERSION */
+    kvt_status (*room)(uint32_t gpu, char *why, size_t why_bytes, kvt_cuda_room *ret_room);
+    kvt_status (*open)(const kvt_device_cuda_options *options, char *why, size_t why_bytes,
+                       kvt_device **ret_device);
+    kvt_status (*describe)(kvt_device *device, kvt_wire_memory *ret_memory);
+} kvt_cuda_arena_table;
 
 #endif

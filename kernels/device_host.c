@@ -96,13 +96,19 @@ static kvt_status host_read(kvt_device *device, uint64_t offset, void *to, uint6
     return KVT_OK;
 }
 
+static kvt_status host_check(kvt_device *device, const kvt_page_shape *shape, uint64_t offset,
+                             uint64_t bytes, uint32_t *ret_rows) {
+    return kvt_page_check(shape, range(device, offset, bytes), bytes, 1, ret_rows);
+}
+
 static const kvt_device_ops host_ops = {.name = "host",
                                         .close = host_close,
                                         .head = host_head,
                                         .data = host_data,
                                         .write_file = host_write_file,
                                         .copy = host_copy,
-                                        .read = host_read};
+                                        .read = host_read,
+                                        .check = host_check};
 
 /* --- opening ------------------------------------------------------------------------------------
  */

@@ -104,6 +104,13 @@ typedef struct kvt_cuda_write {
     uint32_t keep_rows;  /* leading rows that are copied from `keep` as encoded bytes */
     const void *keep;    /* a page, 16-byte aligned; not looked at if keep_rows is 0 */
     uint64_t keep_bytes;
+    uint32_t or_raw; /* 1: where kept and new rows would be too many segments, all rows come from
+                        the layout, in one raw segment, instead of KVT_ELIMIT. So kept rows keep
+                        their bits, if the layout has them as they were decoded */
+    uint32_t block_rows;    /* of a paged KV cache, */
+    const uint64_t *blocks; /* whose block table this is: what counts as token t here is token
+                               blocks[t / block_rows] + t % block_rows of the layout. In device
+                               memory. NULL: t itself */
 } kvt_cuda_write;
 
 typedef struct kvt_cuda_result {

@@ -25,6 +25,8 @@ typedef struct page_job {
     uint32_t keep_rows;
     uint32_t rows;
     uint32_t refused; /* by the new segment's codecs */
+    uint32_t block_rows;
+    const uint64_t *blocks; /* of the write */
     uint32_t saturated[KVT_PAGE_MAX_SEGMENTS];
     uint32_t segment_bytes[KVT_PAGE_MAX_SEGMENTS];
 } page_job;
@@ -104,6 +106,8 @@ KVT_LANE uint32_t prepare(const kvt_page_shape *shape, const kvt_cuda_write *wri
     job->keep_rows = write->keep_rows;
     job->rows = write->rows;
     job->refused = 0;
+    job->block_rows = write->block_rows;
+    job->blocks = write->blocks;
     if (write->rows < 1 || write->rows > shape->page_tokens || write->keep_rows > write->rows)
         return KVT_EINVAL;
     uint32_t status = source ? check_source(source, write) : (uint32_t)KVT_OK;
@@ -111,8 +115,13 @@ KVT_LANE uint32_t prepare(const kvt_page_shape *shape, const kvt_cuda_write *wri
         status = keep_status == KVT_OK ? keep_segments(shape, job, header) : keep_status;
     if (status != KVT_OK || write->rows == write->keep_rows)
         return status;
-    if (made->n_segments == KVT_PAGE_MAX_SEGMENTS)
-        return KVT_ELIMIT;
+    if (made->n_segments == KVT_PAGE_MAX_SEGMENTS) {
+        if (!write->or_raw)
+            return KVT_ELIMIT;
+        made->rows = made->n_segments = made->raw_segments = made->payload_bytes = 0;
+        job->keep_rows = 0;
+        return add_segment(shape, job, write->rows, 1) ? KVT_OK : KVT_ELIMIT;
+    }
     return add_segment(shape, job, write->rows - write->keep_rows, 0) ? KVT_OK : KVT_ELIMIT;
 }
 
@@ -208,10 +217,18 @@ KVT_LANE void put_tile(kvt_tile *tile, const kvt_slice *slice, uint32_t row, uin
     tile->groups[row * slice->n_groups + in_slice] = elements;
 }
 
-/* From the worker's rows; `token` is the slice's first row. */
+/* Where a row of the page stands in the worker's layout. */
+KVT_LANE uint64_t token_of(const page_job *job, uint32_t row) {
+    uint64_t token = job->made.token + row;
+    if (!job->blocks)
+        return token;
+    return job->blocks[token / job->block_rows] + token % job->block_rows;
+}
+
+/* From the worker's rows; first_row is the slice's first, counted in the page. */
 KVT_LANE void load_tile(const kvt_page_shape *shape, const kvt_layout *layout, unit_index u,
-                        uint64_t token, const kvt_lane_unit *unit, const kvt_slice *slice,
-                        kvt_tile *tile, kvt_seen *seen) {
+                        const page_job *job, uint32_t first_row, const kvt_lane_unit *unit,
+                        const kvt_slice *slice, kvt_tile *tile, kvt_seen *seen) {
     uint32_t rows_at_once = KVT_BLOCK_THREADS / slice->n_groups;
     uint32_t my_row = threadIdx.x / slice->n_groups, in_slice = threadIdx.x % slice->n_groups;
     uint32_t group = slice->first_group + in_slice, n = kvt_group_elements(unit->dim, group);
@@ -224,7 +241,7 @@ KVT_LANE void load_tile(const kvt_page_shape *shape, const kvt_layout *layout, u
             uint32_t row = base + i * rows_at_once;
             if (row < slice->n_rows)
                 elements[i] = kvt_lane_load_elements(
-                    row_at(layout, u, token + row) + 2 * KVT_GROUP * group, n);
+                    row_at(layout, u, token_of(job, first_row + row)) + 2 * KVT_GROUP * group, n);
         }
         KVT_UNROLL
         for (uint32_t i = 0; i < UNROLL; i++) {
@@ -278,8 +295,7 @@ KVT_LANE void encode_unit_slice(const kvt_page_shape *shape, const page_job *job
         const kvt_cuda_page *page = &source->pages[blockIdx.y];
         load_tile_of_page(shape, page, u, page->first_row + first_row, &unit, &slice, tile, seen);
     } else {
-        load_tile(shape, &source->layout, u, job->made.token + first_row, &unit, &slice, tile,
-                  seen);
+        load_tile(shape, &source->layout, u, job, first_row, &unit, &slice, tile, seen);
     }
     __syncthreads();
     uint8_t *to = (uint8_t *)unit.at;

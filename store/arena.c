@@ -9,7 +9,10 @@ enum {
     HEADER_BYTES = 4096, /* the header has a memory page to itself */
 };
 _Static_assert(sizeof(kvt_arena_header) == 128, "readers know the header to the byte");
-_Static_assert(sizeof(kvt_arena_header) <= HEADER_BYTES, "the header fits in front");
+_Static_assert(sizeof(kvt_wire_memory) == 128, "readers know it to the byte, too");
+_Static_assert(KVT_ARENA_MEMORY_OFFSET >= sizeof(kvt_arena_header) &&
+                   KVT_ARENA_MEMORY_OFFSET + sizeof(kvt_wire_memory) <= HEADER_BYTES,
+               "both fit in front");
 
 kvt_status arena_plan(uint64_t data_bytes, uint32_t max_frames, kvt_arena_header *ret_header) {
     if (data_bytes == 0 || data_bytes % FRAMES_GRANULE_BYTES || data_bytes > INT64_MAX / 2 ||

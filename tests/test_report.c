@@ -105,6 +105,8 @@ static param_values values;
 static report_facts facts = {.values = &values,
                              .socket = "/run/\"k\".sock",
                              .arena_path = "/dev/shm/a",
+                             .device = "host",
+                             .arena_where = "host memory",
                              .config_file = "",
                              .started_ms = 1000};
 
@@ -131,7 +133,8 @@ static void test_status(void) {
                  "\"counts\":{\"requests\":18446744073709551615,\"refused\":18446744073709551614"));
     CHECK(strstr(text, "\"flushed_held\":18446744073709551568}")); /* the last of 41 */
     CHECK(strstr(text, "\"staging_bytes\":9007199254740993"));
-    CHECK(strstr(text, "\"config\":{\"socket\":\"auto\",\"arena\":\"auto\""));
+    CHECK(strstr(
+        text, "\"config\":{\"socket\":\"auto\",\"device\":\"auto\",\"gpu\":0,\"arena\":\"auto\""));
     cJSON *sessions = cJSON_GetObjectItemCaseSensitive(root, "sessions_open");
     CHECK_EQ(cJSON_GetArraySize(sessions), 2);
     cJSON *second = cJSON_GetArrayItem(sessions, 1);

@@ -32,6 +32,10 @@ kvt_test(sim_deep TARGET sim ARGS --seed 1000 --count 10000 LABELS slow TIMEOUT 
 foreach(name kill cut death access flight share drift keep)
     kvt_test(e2e_${name} SOURCES e2e/${name}.c e2e/e2e.c LIBS kvtrunk_static kvt_oracle
              LABELS e2e NEEDS kvtrunkd TIMEOUT 300)
+    # The same with the arena on a GPU, which is a stand-in: cuda/README.md.
+    kvt_test(e2e_${name}_gpu TARGET e2e_${name} LABELS e2e NEEDS kvtrunkd kvtrunk_cuda_fake
+             TIMEOUT 300)
+    set_property(TEST e2e_${name}_gpu APPEND PROPERTY ENVIRONMENT KVT_TEST_DEVICE=cuda)
 endforeach()
 kvt_test(e2e_kill_long TARGET e2e_kill ARGS 1000 LABELS slow TIMEOUT 3600)
 kvt_test(e2e_death_long TARGET e2e_death ARGS 500 LABELS slow TIMEOUT 3600)

@@ -1,4 +1,14 @@
-/* fake_cuda.h - what a test may say to, and ask of, the fake CUDA runtime. */
+/*
+ * fake_cuda.h - what a test may say to, and ask of, the fake CUDA runtime. To processes that it
+ * starts it speaks through the environment:
+ *
+ *     KVT_FAKE_CUDA_DELAY_US=N   see fake_cuda_set_delay
+ *     KVT_FAKE_CUDA_DEVICES=N    see fake_cuda_set_devices
+ *     KVT_FAKE_CUDA_BREAK=FILE   from the moment that there is such a file the GPU is lost: every
+ *                                call fails, for good
+ *     KVT_FAKE_CUDA_LEAKS=FILE   of the module: a process that ends with something that it should
+ *                                have given back adds a line to the file
+ */
 #ifndef KVT_TESTS_CUDA_FAKE_CUDA_H
 #define KVT_TESTS_CUDA_FAKE_CUDA_H
 
@@ -24,6 +34,9 @@ uint64_t fake_cuda_calls(void);
 
 /* What the process has: device memory, mappings, pinned memory, streams, events. */
 unsigned fake_cuda_live(void);
+
+/* How much of that is device memory whose handle was asked for: nobody may free that. */
+unsigned fake_cuda_exported(void);
 
 /* The number of devices; 1 from the start. */
 void fake_cuda_set_devices(int n_devices);

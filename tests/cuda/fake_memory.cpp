@@ -76,7 +76,7 @@ bool map_device(const shared_file &file, size_t bytes, bool imported, void **ret
     mprotect(map, map_bytes, PROT_NONE);
     poison(map, gap);
     poison(map + gap + bytes, map_bytes - gap - bytes);
-    st.device[map + gap] = {map, map_bytes, bytes, file, imported};
+    st.device[map + gap] = {map, map_bytes, bytes, file, imported, false};
     *ret_at = map + gap;
     return true;
 }
@@ -293,6 +293,7 @@ cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *ret_handle, void *memory) {
     auto found = st.device.find((char *)memory);
     if (found == st.device.end() || found->second.imported)
         return fail(cudaErrorInvalidValue);
+    found->second.exported = true;
     memory_handle handle;
     memset(&handle, 0, sizeof handle);
     handle.magic = MEMORY_MAGIC;
@@ -314,6 +315,13 @@ cudaError_t cudaIpcOpenMemHandle(void **ret_memory, cudaIpcMemHandle_t handle, u
         return fail(cudaErrorInvalidValue);
     if (from.file.owner.pid == st.owner.pid)
         return fail(cudaErrorDeviceUninitialized);
+    for (const auto &entry : st.device) {
+        const shared_file &known = entry.second.file;
+        if (entry.second.imported && is_alive(known.owner) &&
+            known.owner.pid == from.file.owner.pid && known.owner.start == from.file.owner.start &&
+            known.fd == from.file.fd)
+            misuse("a memory handle is opened that is open in this process already");
+    }
     return map_device(from.file, from.bytes, true, ret_memory)
                ? cudaSuccess
                : fail(cudaErrorMapBufferObjectFailed);

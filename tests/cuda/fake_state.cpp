@@ -41,11 +41,17 @@ static cudaError_t enter_any(lock &l) {
         const char *delay = getenv("KVT_FAKE_CUDA_DELAY_US");
         if (delay)
             st.max_delay_us = (unsigned)strtoul(delay, nullptr, 10);
+        st.break_file = getenv("KVT_FAKE_CUDA_BREAK");
+        const char *devices = getenv("KVT_FAKE_CUDA_DEVICES");
+        if (devices)
+            st.n_devices = (int)strtoul(devices, nullptr, 10);
         st.streams.push_back(&st.default_stream);
         start_gpu();
     }
     if (st.n_devices == 0)
         return fail(cudaErrorNoDevice);
+    if (st.break_file && access(st.break_file, F_OK) == 0)
+        st.sticky = cudaErrorLaunchFailure;
     return fail(st.sticky);
 }
 
@@ -153,6 +159,32 @@ cudaError_t cudaGetDevice(int *ret_device) {
     return error;
 }
 
+cudaError_t cudaDeviceGetPCIBusId(char *ret_id, int room, int device) {
+    lock l(st.mutex, std::defer_lock);
+    cudaError_t error = enter(l, cudaErrorUnknown);
+    if (error == cudaSuccess && (device < 0 || device >= st.n_devices))
+        error = fail(cudaErrorInvalidDevice);
+    if (error == cudaSuccess)
+        snprintf(ret_id, (size_t)room, "0000:%02X:00.0", device + 1);
+    return error;
+}
+
+cudaError_t cudaDeviceGetByPCIBusId(int *ret_device, const char *id) {
+    lock l(st.mutex, std::defer_lock);
+    cudaError_t error = enter(l, cudaErrorUnknown);
+    if (error != cudaSuccess)
+        return error;
+    for (int i = 0; i < st.n_devices; i++) {
+        char known[32];
+        snprintf(known, sizeof known, "0000:%02X:00.0", i + 1);
+        if (strcmp(known, id) == 0) {
+            *ret_device = i;
+            return cudaSuccess;
+        }
+    }
+    return fail(cudaErrorInvalidDevice);
+}
+
 cudaError_t cudaDeviceGetAttribute(int *ret_value, cudaDeviceAttr attribute, int device) {
     lock l(st.mutex, std::defer_lock);
     cudaError_t error = enter(l, cudaErrorUnknown);
@@ -247,6 +279,14 @@ unsigned fake_cuda_live(void) {
     for (const CUstream_st *stream : st.streams)
         n += stream != &st.default_stream && !stream->destroyed;
     return (unsigned)n;
+}
+
+unsigned fake_cuda_exported(void) {
+    lock l(st.mutex);
+    unsigned n = 0;
+    for (const auto &entry : st.device)
+        n += entry.second.exported;
+    return n;
 }
 
 void fake_cuda_set_devices(int n_devices) {

@@ -73,6 +73,7 @@ struct mapping {
     size_t bytes; /* of the allocation, at the address it is known by */
     shared_file file;
     bool imported;
+    bool exported; /* its handle was asked for */
 };
 
 struct state {
@@ -85,6 +86,7 @@ struct state {
     uint64_t random = 1;
     unsigned max_delay_us = 20000;
     uint64_t n_calls = 0, fail_call = 0;
+    const char *break_file = nullptr; /* once there is such a file, all work fails */
     cudaError_t sticky = cudaSuccess; /* once a GPU's work has failed, every call says so */
     CUstream_st default_stream;
     std::vector<cudaStream_t> streams;

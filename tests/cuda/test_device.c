@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "kernels/cuda_handles.h"
 #include "kernels/device_cuda.h"
 #include "tests/cuda/kit.h"
 #ifndef KVT_REAL_CUDA
@@ -21,6 +22,8 @@ enum {
     DATA_BYTES = 3 << 20,
     BOUNCE_BYTES = 64 << 10, /* a half holds 32 KiB: most copies take several */
     N_THREADS = 6,           /* more than movers */
+    AREA_BYTES = 200000,
+    PAGE_AT = 100096, /* where a page is put; a multiple of 64 */
 };
 
 static char path[64], staging[64];
@@ -59,6 +62,52 @@ static int staging_of(const uint8_t *bytes, size_t n) {
     unlink(staging);
     CHECK(write(fd, bytes, n) == (ssize_t)n);
     return fd;
+}
+
+/* An encoded page of random numbers. */
+static size_t page_of(kvt_page_shape *ret_shape, uint8_t **ret_page) {
+    kvt_geometry g;
+    kvt_geometry_init(&g, 2, 2, 64, 16);
+    CHECK_EQ(kvt_page_shape_init(&g, 0, "i8", NULL, 0, ret_shape), KVT_OK);
+    kv_kit kit = kv_new(&g, 2, 16, KV_TOKEN_MAJOR);
+    kit_fill(&kit, KIT_CHANNELS, &seed);
+    size_t room = kvt_page_max_bytes(ret_shape), bytes = 0;
+    *ret_page = page_new(room);
+    CHECK_EQ(kvt_page_encode(ret_shape, 13, &kit.layout, *ret_page, room, &bytes), KVT_OK);
+    kv_free(&kit);
+    return bytes;
+}
+
+/* What the GPU says of a page is what the host says. */
+static void test_check(void) {
+    kvt_device *d = open_usual();
+    kvt_page_shape shape, other;
+    uint8_t *page;
+    size_t bytes = page_of(&shape, &page);
+    uint32_t rows = 0;
+    kvt_geometry g;
+    kvt_geometry_init(&g, 2, 2, 80, 16);
+    CHECK_EQ(kvt_page_shape_init(&g, 0, "i8", NULL, 0, &other), KVT_OK);
+    for (int i = 0; i < 4; i++) {
+        static const int places[] = {-1, 30, 200, 0};
+        int at = places[i] == 0 ? (int)bytes - 1 : places[i];
+        if (at >= 0)
+            page[at] ^= 2;
+        int fd = staging_of(page, bytes);
+        CHECK_EQ(d->ops->write_file(d, PAGE_AT, fd, 0, bytes), KVT_OK);
+        close(fd);
+        CHECK_EQ(d->ops->check(d, &shape, PAGE_AT, bytes, &rows), at < 0 ? KVT_OK : KVT_ECORRUPT);
+        if (at >= 0)
+            page[at] ^= 2;
+        else
+            CHECK_EQ(d->ops->check(d, &other, PAGE_AT, bytes, &rows),
+                     kvt_page_check(&other, page, bytes, 1, &rows));
+    }
+    CHECK_EQ(rows, 13);
+    CHECK_EQ(d->ops->check(d, &shape, 0, bytes, &rows), KVT_ECORRUPT);
+    CHECK(d->ops->failure(d) == NULL);
+    free(page);
+    d->ops->close(d);
 }
 
 static void test_open(void) {
@@ -222,7 +271,8 @@ static void test_bad_options(void) {
 #ifndef KVT_REAL_CUDA
 /* Opens, writes, copies and reads, with call n of the runtime failing. Returns whether all went
  * well. */
-static int one_life(int fd, uint8_t *got) {
+static int one_life(const kvt_page_shape *shape, size_t page_bytes, int fd, uint8_t *got) {
+    uint32_t rows = 0;
     kvt_device_cuda_options options = usual();
     kvt_device *d = NULL;
     options.n_movers = 2;
@@ -234,20 +284,26 @@ static int one_life(int fd, uint8_t *got) {
     }
     int ok = d->ops->write_file(d, 0, fd, 0, 100000) == KVT_OK &&
              d->ops->copy(d, 100000, 0, 100000) == KVT_OK &&
-             d->ops->read(d, 100000, got, 100000) == KVT_OK;
+             d->ops->read(d, 100000, got, 100000) == KVT_OK &&
+             d->ops->check(d, shape, 0, page_bytes, &rows) == KVT_OK && rows == 13;
+    CHECK(d->ops->failure(d) == NULL); /* one call failed, and the next did not */
     d->ops->close(d);
     return ok;
 }
 
 static void test_failing_calls(void) {
     unsigned live = fake_cuda_live();
-    uint8_t *bytes = random_bytes(100000), *got = malloc(100000);
+    uint8_t *bytes = random_bytes(100000), *got = malloc(100000), *page;
+    kvt_page_shape shape;
+    size_t page_bytes = page_of(&shape, &page);
+    memcpy(bytes, page, page_bytes);
+    free(page);
     int fd = staging_of(bytes, 100000), n_failed = 0;
     struct stat st;
     for (uint64_t n = 1;; n++) {
         fake_cuda_fail_call(n);
         memset(got, 0, 100000);
-        int ok = one_life(fd, got), reached = fake_cuda_calls() >= n;
+        int ok = one_life(&shape, page_bytes, fd, got), reached = fake_cuda_calls() >= n;
         n_failed += !ok;
         CHECK_MSG(!ok || memcmp(got, bytes, 100000) == 0, "wrong bytes, call %d", (int)n);
         CHECK_MSG(fake_cuda_live() == live, "call %d leaves something", (int)n);
@@ -272,14 +328,35 @@ static void test_failing_calls(void) {
  * Another process
  * ---------------------------------------------------------------------------------------------- */
 
+/* A staging area, described to the owner of the arena through descriptor 4. */
+static uint8_t *give_area(void) {
+    uint8_t bytes[256], *area = device_new(AREA_BYTES);
+    kvt_wire_memory memory;
+    for (int i = 0; i < 256; i++)
+        bytes[i] = (uint8_t)(255 - i);
+    CUDA(cudaMemcpy(area + AREA_BYTES - 256, bytes, 256, cudaMemcpyHostToDevice));
+    CHECK_EQ(kvt_cuda_describe(area, AREA_BYTES, 0, &memory), KVT_OK);
+    CHECK(write(4, &memory, sizeof memory) == sizeof memory);
+    return area;
+}
+
 /* Reads the handle from descriptor 3, the data's first and last bytes from the GPU; waits until the
  * owner has closed its device; reads again. */
 static int child(void) {
-    cudaIpcMemHandle_t handle;
-    void *data;
+    kvt_wire_memory memory;
+    kvt_cuda_opened *opened, *twice;
     uint8_t first[100], last[100], again[100], byte;
-    CHECK(read(3, &handle, sizeof handle) == sizeof handle);
-    CUDA(cudaIpcOpenMemHandle(&data, handle, cudaIpcMemLazyEnablePeerAccess));
+    CHECK(read(3, &memory, sizeof memory) == sizeof memory);
+    CHECK_EQ(kvt_cuda_open_memory(&memory, NULL, 0, &opened), KVT_OK);
+    CHECK_EQ(kvt_cuda_open_memory(&memory, NULL, 0, &twice), KVT_OK);
+    CHECK(twice == opened && kvt_cuda_opened_bytes(opened) == DATA_BYTES);
+    kvt_cuda_close_memory(twice);
+    memory.bytes++; /* of the same memory another size: a lie */
+    CHECK_EQ(kvt_cuda_open_memory(&memory, NULL, 0, &twice), KVT_EINVAL);
+    memory.magic++;
+    memory.handle[3]++;
+    CHECK_EQ(kvt_cuda_open_memory(&memory, NULL, 0, &twice), KVT_EINVAL);
+    uint8_t *data = kvt_cuda_opened_at(opened), *area = give_area();
     device_read(first, data, 100);
     device_read(last, (uint8_t *)data + DATA_BYTES - 100, 100);
     for (int i = 0; i < 100; i++)
@@ -288,13 +365,32 @@ static int child(void) {
     CHECK(read(3, &byte, 1) == 1);
     device_read(again, data, 100);
     CHECK(memcmp(again, first, 100) == 0);
-    CUDA(cudaIpcCloseMemHandle(data));
+    kvt_cuda_close_memory(opened);
+    CUDA(cudaFree(area)); /* the owner of the arena has closed it: it said "x" */
     return 0;
+}
+
+/* Copies out of another process's area; not beyond it, whatever is asked. */
+static void use_area(kvt_device *d, const kvt_wire_memory *memory) {
+    kvt_staged *staged, *twice;
+    uint8_t got[256];
+    CHECK_EQ(d->ops->stage(d, memory, &staged), KVT_OK);
+    CHECK_EQ(d->ops->stage(d, memory, &twice), KVT_OK);
+    CHECK_EQ(d->ops->write_staged(d, 512, staged, AREA_BYTES - 256, 256), KVT_OK);
+    CHECK_EQ(d->ops->write_staged(d, 512, staged, AREA_BYTES - 256, 257), KVT_EIO);
+    CHECK_EQ(d->ops->write_staged(d, 512, staged, UINT64_MAX - 1, 16), KVT_EIO);
+    d->ops->unstage(d, twice);
+    CHECK_EQ(d->ops->read(d, 512, got, 256), KVT_OK);
+    for (int i = 0; i < 256; i++)
+        CHECK_EQ(got[i], 255 - i);
+    d->ops->unstage(d, staged);
+    d->ops->unstage(d, NULL);
 }
 
 static void test_handle(void) {
     kvt_device *d = open_usual();
-    uint8_t bytes[200], handle[KVT_CUDA_HANDLE_BYTES], byte;
+    kvt_wire_memory handle, area;
+    uint8_t bytes[200], byte;
     for (int i = 0; i < 100; i++) {
         bytes[i] = (uint8_t)i;
         bytes[100 + i] = (uint8_t)(2 * i);
@@ -303,7 +399,7 @@ static void test_handle(void) {
     CHECK_EQ(d->ops->write_file(d, 0, fd, 0, 100), KVT_OK);
     CHECK_EQ(d->ops->write_file(d, DATA_BYTES - 100, fd, 100, 100), KVT_OK);
     close(fd);
-    CHECK_EQ(kvt_device_cuda_handle(d, handle), KVT_OK);
+    CHECK_EQ(kvt_device_cuda_describe(d, &handle), KVT_OK);
     int to[2], from[2];
     CHECK(pipe2(to, O_CLOEXEC) == 0 && pipe2(from, O_CLOEXEC) == 0);
     pid_t pid = fork();
@@ -317,7 +413,9 @@ static void test_handle(void) {
     }
     close(to[0]);
     close(from[1]);
-    CHECK(write(to[1], handle, sizeof handle) == sizeof handle);
+    CHECK(write(to[1], &handle, sizeof handle) == sizeof handle);
+    CHECK(read(from[0], &area, sizeof area) == sizeof area);
+    use_area(d, &area);
     CHECK(read(from[0], &byte, 1) == 1);
     d->ops->close(d); /* what the child has open stays */
     CHECK(write(to[1], "x", 1) == 1);
@@ -335,6 +433,7 @@ int main(int argc, char **argv) {
     snprintf(staging, sizeof staging, "kvt-test-staging.%d", (int)getpid());
     test_open();
     test_model();
+    test_check();
     test_bad_files();
     test_threads();
     test_bad_options();

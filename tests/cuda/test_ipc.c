@@ -76,8 +76,10 @@ static void export_pages(world *w, export *e, message *ret_message) {
     e->writes = pinned_new(N_PAGES * sizeof *e->writes);
     e->results = pinned_new(N_PAGES * sizeof *e->results);
     for (uint32_t i = 0; i < N_PAGES; i++) {
-        kvt_cuda_write write = {
-            e->pages + i * w->page_bytes, w->page_bytes, i * TOKENS, TOKENS, 0, NULL, 0};
+        kvt_cuda_write write = {.page = e->pages + i * w->page_bytes,
+                                .room_bytes = w->page_bytes,
+                                .token = i * TOKENS,
+                                .rows = TOKENS};
         e->writes[i] = write;
     }
     CUDA(cudaEventCreateWithFlags(&e->event, cudaEventDisableTiming | cudaEventInterprocess));

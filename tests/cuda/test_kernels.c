@@ -269,6 +269,79 @@ static void test_cow(bench *b, host_page *pages) {
     free(before.bytes);
 }
 
+/* Five segments: all anew, raw, from the layout; and a layout that is cut into blocks. */
+static void test_raw_and_blocks(bench *b) {
+    uint32_t tokens = b->c.geometry.page_tokens, block_rows = 1 + check_below(&seed, tokens);
+    uint32_t n_blocks = (tokens + block_rows - 1) / block_rows;
+    kvt_page_shape raw;
+    CHECK(kvt_page_shape_init(&b->c.geometry, 0, "f16", NULL, 0, &raw) == KVT_OK);
+    host_page page = host_page_new(&b->shape), next = host_page_new(&b->shape);
+    uint8_t *device_keep = device_new(b->max_bytes);
+    uint32_t rows = 1;
+    WANT(reference_encode(&b->shape, NULL, 0, rows, &b->kit, 0, &page) == KVT_OK);
+    for (; rows < KVT_PAGE_MAX_SEGMENTS; rows++) {
+        WANT(reference_encode(&b->shape, &page, rows, rows + 1, &b->kit, 0, &next) == KVT_OK);
+        host_page swap = page;
+        page = next;
+        next = swap;
+    }
+    CUDA(cudaMemcpy(device_keep, page.bytes, page.n_bytes, cudaMemcpyHostToDevice));
+    /* Block i stands where token (n_blocks - 1 - i) * block_rows was: all of the second page. */
+    kv_kit shuffled =
+        kv_new(&b->c.geometry, b->c.geometry.n_layers, n_blocks * block_rows, b->c.style);
+    uint64_t *table = device_new(n_blocks * sizeof *table), host_table[128];
+    for (uint32_t i = 0; i < n_blocks; i++)
+        host_table[i] = (uint64_t)(n_blocks - 1 - i) * block_rows;
+    for (int p = 0; p < 2; p++)
+        for (uint32_t l = 0; l < b->kit.n_layers; l++)
+            for (uint32_t h = 0; h < b->c.geometry.n_kv_heads; h++)
+                for (uint32_t t = 0; t < tokens; t++)
+                    memcpy(kv_row(&shuffled, p, l, h,
+                                  (uint32_t)host_table[t / block_rows] + t % block_rows),
+                           kv_row(&b->kit, p, l, h, t), 2 * (size_t)b->c.geometry.head_dim[p]);
+    CUDA(cudaMemcpy(table, host_table, n_blocks * sizeof *table, cudaMemcpyHostToDevice));
+    kvt_layout kv = device_kv_of(&shuffled);
+    for (uint32_t i = 0; i < N_PAGES; i++) {
+        set_write(b, i, tokens);
+        b->writes[i].token = 0;
+        b->writes[i].blocks = table;
+        b->writes[i].block_rows = block_rows;
+    }
+    b->writes[1].keep_rows = rows;
+    b->writes[1].keep = device_keep;
+    b->writes[1].keep_bytes = page.n_bytes;
+    for (uint32_t or_raw = 0; or_raw < 2; or_raw++) {
+        b->writes[1].or_raw = or_raw;
+        CUDA(kvt_cuda_encode(&b->shape, b->writes, N_PAGES, &kv, b->results, b->workspace,
+                             b->stream));
+        CUDA(cudaStreamSynchronize(b->stream));
+        WANT(b->results[1].status == (or_raw ? KVT_OK : KVT_ELIMIT));
+    }
+    WANT(reference_encode(&b->shape, NULL, 0, tokens, &b->kit, 0, &page) == KVT_OK);
+    CUDA(cudaMemset(device_page(b, 0) + b->results[0].bytes, POISON,
+                    b->max_bytes - b->results[0].bytes));
+    expect_page(b, 0, &page);
+    WANT(reference_encode(&raw, NULL, 0, tokens, &b->kit, 0, &next) == KVT_OK);
+    device_read(page.bytes, device_page(b, 1), b->max_bytes);
+    kv_kit want = kv_new(&b->c.geometry, b->kit.n_layers, tokens, KV_HEAD_MAJOR),
+           got = kv_new(&b->c.geometry, b->kit.n_layers, tokens, KV_HEAD_MAJOR);
+    WANT(kvt_page_check(&b->shape, page.bytes, b->results[1].bytes, 1, &rows) == KVT_OK);
+    WANT(rows == tokens);
+    for (int raw_page = 0; raw_page < 2; raw_page++)
+        WANT(kvt_page_decode(&b->shape, raw_page ? next.bytes : page.bytes,
+                             raw_page ? next.n_bytes : b->results[1].bytes, 0, tokens, 0,
+                             b->shape.n_layers, raw_page ? &want.layout : &got.layout) == KVT_OK);
+    WANT(kv_equal(&want, 0, 0, &got, 0, 0, b->shape.n_layers, tokens));
+    kv_free(&want);
+    kv_free(&got);
+    kv_free(&shuffled);
+    device_kv_free(&kv);
+    CUDA(cudaFree(table));
+    CUDA(cudaFree(device_keep));
+    free(page.bytes);
+    free(next.bytes);
+}
+
 /* What kvt_cuda_transcode does not take: decoded into work space and encoded from it. */
 static void transcode_in_steps(bench *b, const kvt_page_shape *target, const host_page *pages,
                                void *workspace) {
@@ -302,7 +375,8 @@ static void test_transcode(bench *b, const host_page *pages) {
     uint8_t *device = device_new(N_PAGES * room);
     for (uint32_t i = 0; i < N_PAGES; i++) {
         kvt_cuda_read read = {device_page(b, i), pages[i].n_bytes, 0, pages[i].rows, 0};
-        kvt_cuda_write write = {device + i * room, room, 0, pages[i].rows, 0, NULL, 0};
+        kvt_cuda_write write = {
+            .page = device + i * room, .room_bytes = room, .rows = pages[i].rows};
         b->reads[i] = read;
         b->writes[i] = write;
     }
@@ -497,6 +571,7 @@ static void run_case(const test_case *c, int with_headers) {
     test_copy(&b, pages);
     test_all_wrong(&b, pages);
     test_transcode(&b, pages);
+    test_raw_and_blocks(&b);
     test_cow(&b, pages);
     test_decode(&b, pages, 2, c->geometry.page_tokens - 3, b.shape.n_layers - 1,
                 (kv_style)((c->style + 2) % KV_N_STYLES));

@@ -17,6 +17,19 @@ static void build_path(char *to, size_t room, const char *name) {
     snprintf(to, room, "%s/%s", build ? build : "build", name);
 }
 
+int e2e_on_gpu(void) {
+    const char *device = getenv("KVT_TEST_DEVICE");
+    return device && strcmp(device, "cuda") == 0;
+}
+
+/* The module for daemon and workers: the one that is named, or the one on the stand-in. */
+static void choose_module(void) {
+    char module[512];
+    build_path(module, sizeof module, "tests/cuda/libkvtrunk-cuda-fake.so");
+    if (e2e_on_gpu())
+        setenv("KVTRUNK_CUDA", module, 0);
+}
+
 void e2e_start(e2e_daemon *d, const char *const *settings) {
     char program[512], ready[16], *argv[64];
     char args[24][96];
@@ -36,6 +49,9 @@ void e2e_start(e2e_daemon *d, const char *const *settings) {
     argv[n++] = ready;
     argv[n++] = (char *)"--set";
     argv[n++] = (char *)"audit=true";
+    argv[n++] = (char *)"--set";
+    argv[n++] = (char *)(e2e_on_gpu() ? "device=cuda" : "device=host");
+    choose_module();
     for (int i = 0; settings && settings[i] && i < 24; i++) {
         snprintf(args[i], sizeof args[i], "%s", settings[i]);
         argv[n++] = (char *)"--set";

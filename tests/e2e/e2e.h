@@ -14,6 +14,10 @@
 
 #include <sys/types.h>
 
+/* With KVT_TEST_DEVICE=cuda in the environment the arena of every daemon is on a GPU: on the
+ * stand-in of tests/cuda, or on the one that the module of KVTRUNK_CUDA finds. */
+int e2e_on_gpu(void);
+
 typedef struct e2e_daemon {
     pid_t pid;
     char folder[128];

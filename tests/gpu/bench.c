@@ -175,8 +175,10 @@ static void subject_open(subject_state *s, const subject *which, uint32_t max_pa
     s->workspace = device_new(kvt_cuda_workspace_bytes(&s->shape, max_pages));
     *s->status = KVT_OK;
     for (uint32_t i = 0; i < max_pages; i++) {
-        kvt_cuda_write write = {
-            s->pages + i * s->room_bytes, s->room_bytes, (uint64_t)i * tokens, tokens, 0, NULL, 0};
+        kvt_cuda_write write = {.page = s->pages + i * s->room_bytes,
+                                .room_bytes = s->room_bytes,
+                                .token = (uint64_t)i * tokens,
+                                .rows = tokens};
         kvt_cuda_read read = {write.page, s->page_bytes, 0, tokens, write.token};
         s->writes[i] = write;
         s->reads[i] = read;

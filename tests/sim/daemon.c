@@ -33,8 +33,13 @@ static kvt_status device_write_file(kvt_device *device, uint64_t offset, int fd,
     return KVT_OK;
 }
 
+static kvt_status device_check(kvt_device *device, const kvt_page_shape *shape, uint64_t offset,
+                               uint64_t bytes, uint32_t *ret_rows) {
+    return kvt_page_check(shape, (uint8_t *)device_data(device) + offset, bytes, 1, ret_rows);
+}
+
 static const kvt_device_ops device_ops = {
-    .name = "sim", .data = device_data, .write_file = device_write_file};
+    .name = "sim", .data = device_data, .write_file = device_write_file, .check = device_check};
 
 /* --- jobs ---------------------------------------------------------------------------------------
  */
@@ -47,7 +52,8 @@ void sim_job_run(sim_world *w, core_job *job) {
         return;
     }
     if (job->kind == CORE_JOB_SEAL) {
-        job_run_seal(job, &the_device.base, job->staging);
+        job_staging from = {.fd = job->staging};
+        job_run_seal(job, &the_device.base, &from);
         for (uint32_t i = 0; i < job->n_copies; i++)
             if (sim_chance(w, 10))
                 job->copies[i].status = KVT_EIO;

@@ -96,6 +96,8 @@ typedef struct cudaIpcEventHandle_st {
 cudaError_t cudaGetDeviceCount(int *ret_count);
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaGetDevice(int *ret_device);
+cudaError_t cudaDeviceGetPCIBusId(char *ret_id, int room, int device);
+cudaError_t cudaDeviceGetByPCIBusId(int *ret_device, const char *id);
 cudaError_t cudaDeviceGetAttribute(int *ret_value, enum cudaDeviceAttr attribute, int device);
 cudaError_t cudaDeviceSynchronize(void);
 cudaError_t cudaGetLastError(void);

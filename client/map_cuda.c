@@ -1,0 +1,487 @@
+/* map_cuda.c - see map_cuda.h. The one file of this room that calls CUDA. */
+#include "client/map_cuda.h"
+
+#include <cuda_runtime_api.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/assert.h"
+#include "kernels/cuda_handles.h"
+#include "kernels/kernels.h"
+#include "kernels/module.h"
+#include "kernels/say.h"
+
+enum { BOUNCE_BYTES = 1 << 20, MIN_PAGES = 64, MIN_BLOCKS = 512 };
+
+struct kvt_cuda_batch {
+    kvt_cuda_batch *next; /* of the map's */
+    kvt_cuda_map *map;
+    int in_use; /* by a caller; under the map's mutex */
+    cudaEvent_t done;
+    cudaStream_t stream;
+    kvt_page_shape shape;
+    uint32_t n, room; /* pages */
+    uint32_t block_room;
+    uint64_t workspace_bytes;
+    int is_encoded;
+    /* pinned, one allocation that begins with the status */
+    uint32_t *status;
+    kvt_cuda_read *reads; /* of what is decoded, or kept */
+    kvt_cuda_write *writes;
+    kvt_cuda_result *results;
+    uint64_t *blocks;
+    /* device */
+    uint64_t *device_blocks; /* a copy of `blocks`; one allocation with the pages */
+    kvt_cuda_page *pages;
+    void *workspace;
+};
+
+struct kvt_cuda_map {
+    kvt_cuda_opened *arena;
+    int gpu;
+    pthread_mutex_t mutex; /* of the list */
+    kvt_cuda_batch *batches;
+    pthread_mutex_t reading; /* of what follows */
+    cudaStream_t stream;
+    uint8_t *bounce;
+};
+
+/* --- the current GPU ----------------------------------------------------------------------------
+ */
+
+static int set_gpu(int gpu) {
+    int before = 0;
+    cudaGetDevice(&before);
+    if (before != gpu)
+        cudaSetDevice(gpu); /* if it fails, so does what follows */
+    return before;
+}
+
+static void restore_gpu(int before, int gpu) {
+    if (before != gpu)
+        cudaSetDevice(before);
+}
+
+static kvt_status cuda_says(int error, const char *what, char *why, size_t why_bytes) {
+    return kvt_say(why, why_bytes, error == cudaErrorMemoryAllocation ? KVT_ENOMEM : KVT_EIO,
+                   "%s: CUDA says %s", what, kvt_cuda_error_name(error));
+}
+
+/* --- staging areas ------------------------------------------------------------------------------
+ */
+
+/*
+ * Memory that was given to another process must not be freed while that has it open, and CUDA does
+ * not say when it has not. So an area that is done with waits here for the next client of this
+ * process.
+ */
+struct kvt_cuda_area {
+    kvt_cuda_area *next;
+    kvt_wire_memory memory;
+    int gpu;
+    uint8_t *at;
+};
+
+static pthread_mutex_t areas_mutex = PTHREAD_MUTEX_INITIALIZER;
+static kvt_cuda_area *free_areas;
+
+static kvt_cuda_area *take_area(int gpu, uint64_t bytes) {
+    pthread_mutex_lock(&areas_mutex);
+    kvt_cuda_area **at = &free_areas;
+    while (*at && ((*at)->gpu != gpu || (*at)->memory.bytes != bytes))
+        at = &(*at)->next;
+    kvt_cuda_area *area = *at;
+    if (area)
+        *at = area->next;
+    pthread_mutex_unlock(&areas_mutex);
+    return area;
+}
+
+static kvt_status make_area(int gpu, uint64_t bytes, char *why, size_t why_bytes,
+                            kvt_cuda_area **ret_area) {
+    void *at = NULL;
+    kvt_cuda_area *area = calloc(1, sizeof *area);
+    if (!area)
+        return kvt_say(why, why_bytes, KVT_ENOMEM, "out of memory");
+    cudaError_t error = cudaMalloc(&at, bytes);
+    if (error == cudaSuccess && kvt_cuda_describe(at, bytes, gpu, &area->memory) != KVT_OK) {
+        cudaFree(at);
+        error = cudaErrorNotSupported;
+    }
+    if (error != cudaSuccess) {
+        free(area);
+        return cuda_says((int)error, "a staging area in the GPU's memory", why, why_bytes);
+    }
+    area->gpu = gpu;
+    area->at = at;
+    *ret_area = area;
+    return KVT_OK;
+}
+
+static kvt_status area_open(kvt_cuda_map *map, uint64_t bytes, char *why, size_t why_bytes,
+                            kvt_wire_memory *ret_memory, kvt_cuda_area **ret_area) {
+    kvt_status status = KVT_OK;
+    kvt_cuda_area *area = take_area(map->gpu, bytes);
+    int before = set_gpu(map->gpu);
+    if (!area)
+        status = make_area(map->gpu, bytes, why, why_bytes, &area);
+    restore_gpu(before, map->gpu);
+    if (status == KVT_OK) {
+        *ret_memory = area->memory;
+        *ret_area = area;
+    }
+    return status;
+}
+
+static void area_close(kvt_cuda_area *area, int in_doubt) {
+    if (!area || in_doubt) {
+        free(area);
+        return;
+    }
+    pthread_mutex_lock(&areas_mutex);
+    area->next = free_areas;
+    free_areas = area;
+    pthread_mutex_unlock(&areas_mutex);
+}
+
+/* --- batches ------------------------------------------------------------------------------------
+ */
+
+static size_t pad(size_t n) {
+    return (n + 63) & ~(size_t)63;
+}
+
+typedef struct batch_size {
+    uint32_t pages;
+    uint32_t blocks;
+    uint64_t workspace_bytes;
+} batch_size;
+
+/* The status has 64 bytes to itself, so that what follows is aligned. */
+static int batch_allocate(kvt_cuda_batch *b, const batch_size *size) {
+    size_t reads = pad(size->pages * sizeof *b->reads),
+           writes = pad(size->pages * sizeof *b->writes);
+    size_t results = pad(size->pages * sizeof *b->results);
+    size_t blocks = pad(size->blocks * sizeof *b->blocks);
+    void *pinned, *device;
+    if (cudaHostAlloc(&pinned, 64 + reads + writes + results + blocks, cudaHostAllocDefault) !=
+        cudaSuccess)
+        return 0;
+    uint8_t *at = (uint8_t *)pinned + 64;
+    b->status = pinned;
+    b->reads = (kvt_cuda_read *)(void *)at;
+    b->writes = (kvt_cuda_write *)(void *)(at + reads);
+    b->results = (kvt_cuda_result *)(void *)(at + reads + writes);
+    b->blocks = (uint64_t *)(void *)(at + reads + writes + results);
+    if (cudaMalloc(&device, blocks + size->pages * sizeof *b->pages) != cudaSuccess)
+        return 0;
+    b->device_blocks = device;
+    b->pages = (kvt_cuda_page *)(void *)((uint8_t *)device + blocks);
+    b->room = size->pages;
+    b->block_room = size->blocks;
+    if (size->workspace_bytes && cudaMalloc(&b->workspace, size->workspace_bytes) != cudaSuccess)
+        return 0;
+    b->workspace_bytes = size->workspace_bytes;
+    return cudaEventCreateWithFlags(&b->done, cudaEventDisableTiming) == cudaSuccess;
+}
+
+/* No work of it may be under way. */
+static void batch_free(kvt_cuda_batch *b) {
+    if (b->done)
+        cudaEventDestroy(b->done);
+    cudaFree(b->workspace);
+    cudaFree(b->device_blocks);
+    cudaFreeHost(b->status);
+    free(b);
+}
+
+/* One that nobody uses, whose work is done, and that is large enough; or NULL. */
+static kvt_cuda_batch *find_batch(kvt_cuda_map *map, const batch_size *size) {
+    pthread_mutex_lock(&map->mutex);
+    kvt_cuda_batch *b = map->batches;
+    while (b &&
+           (b->in_use || b->room < size->pages || b->block_room < size->blocks ||
+            b->workspace_bytes < size->workspace_bytes || cudaEventQuery(b->done) != cudaSuccess))
+        b = b->next;
+    if (b)
+        b->in_use = 1;
+    pthread_mutex_unlock(&map->mutex);
+    return b;
+}
+
+static kvt_cuda_batch *make_batch(kvt_cuda_map *map, batch_size size) {
+    kvt_cuda_batch *b = calloc(1, sizeof *b);
+    if (!b)
+        return NULL;
+    size.pages = size.pages < MIN_PAGES ? MIN_PAGES : size.pages;
+    size.blocks = size.blocks < MIN_BLOCKS ? MIN_BLOCKS : size.blocks;
+    if (!batch_allocate(b, &size)) {
+        batch_free(b);
+        return NULL;
+    }
+    b->map = map;
+    b->in_use = 1;
+    pthread_mutex_lock(&map->mutex);
+    b->next = map->batches;
+    map->batches = b;
+    pthread_mutex_unlock(&map->mutex);
+    return b;
+}
+
+static kvt_status take_batch(kvt_cuda_map *map, const kvt_page_shape *shape, batch_size size,
+                             void *stream, char *why, size_t why_bytes,
+                             kvt_cuda_batch **ret_batch) {
+    kvt_cuda_batch *b = find_batch(map, &size);
+    if (!b)
+        b = make_batch(map, size);
+    if (!b)
+        return kvt_say(why, why_bytes, KVT_ENOMEM, "no memory for work on %u pages", size.pages);
+    b->stream = (cudaStream_t)stream;
+    b->shape = *shape;
+    b->n = size.pages;
+    *b->status = KVT_OK;
+    *ret_batch = b;
+    return KVT_OK;
+}
+
+static void drop(kvt_cuda_batch *b) {
+    if (!b)
+        return;
+    kvt_cuda_map *map = b->map;
+    pthread_mutex_lock(&map->mutex);
+    b->in_use = 0;
+    pthread_mutex_unlock(&map->mutex);
+}
+
+static const uint8_t *arena_at(const kvt_cuda_map *map, uint64_t offset) {
+    return kvt_cuda_opened_at(map->arena) + offset;
+}
+
+/* Ends a call that put work into the stream. Also after an error: what was launched is under way.
+ */
+static kvt_status end_launch(kvt_cuda_batch *b, int error, const char *what, char *why,
+                             size_t why_bytes) {
+    int event_error = (int)cudaEventRecord(b->done, b->stream);
+    if (error == cudaSuccess)
+        error = event_error;
+    return error == cudaSuccess ? KVT_OK : cuda_says(error, what, why, why_bytes);
+}
+
+static kvt_status plan(kvt_cuda_map *map, const kvt_page_shape *shape, const kvt_cuda_piece *pieces,
+                       uint32_t n_pieces, int verify, void *stream, char *why, size_t why_bytes,
+                       kvt_cuda_batch **ret_batch) {
+    kvt_cuda_batch *b = NULL;
+    int before = set_gpu(map->gpu);
+    batch_size size = {n_pieces, 0, verify ? kvt_cuda_workspace_bytes(shape, n_pieces) : 0};
+    kvt_status status = take_batch(map, shape, size, stream, why, why_bytes, &b);
+    if (status != KVT_OK) {
+        restore_gpu(before, map->gpu);
+        return status;
+    }
+    b->is_encoded = 0;
+    for (uint32_t i = 0; i < n_pieces; i++)
+        b->reads[i] = (kvt_cuda_read){.page = arena_at(map, pieces[i].offset),
+                                      .page_bytes = pieces[i].bytes,
+                                      .first_row = pieces[i].first_row,
+                                      .n_rows = pieces[i].n_rows,
+                                      .token = pieces[i].token};
+    int error = kvt_cuda_plan(shape, b->reads, n_pieces, b->pages, b->status, stream);
+    if (error == cudaSuccess && verify)
+        error = kvt_cuda_verify(shape, b->pages, n_pieces, b->status, b->workspace, stream);
+    status = end_launch(b, error, "looking at pages", why, why_bytes);
+    restore_gpu(before, map->gpu);
+    if (status == KVT_OK)
+        *ret_batch = b;
+    else
+        drop(b);
+    return status;
+}
+
+static int is_plan(const kvt_cuda_batch *b, const kvt_cuda_piece *pieces, uint32_t n_pieces,
+                   const void *stream) {
+    if (b->is_encoded || b->n != n_pieces || b->stream != (cudaStream_t)(uintptr_t)stream)
+        return 0;
+    for (uint32_t i = 0; i < n_pieces; i++) {
+        const kvt_cuda_read *r = &b->reads[i];
+        if (r->page != arena_at(b->map, pieces[i].offset) || r->page_bytes != pieces[i].bytes ||
+            r->first_row != pieces[i].first_row || r->n_rows != pieces[i].n_rows ||
+            r->token != pieces[i].token)
+            return 0;
+    }
+    return 1;
+}
+
+static kvt_status decode(kvt_cuda_batch *b, uint32_t first_layer, uint32_t n_layers,
+                         const kvt_layout *to, char *why, size_t why_bytes) {
+    int before = set_gpu(b->map->gpu);
+    int error = kvt_cuda_decode(&b->shape, b->pages, b->n, first_layer, n_layers, to, b->stream);
+    kvt_status status = end_launch(b, error, "decoding", why, why_bytes);
+    restore_gpu(before, b->map->gpu);
+    return status;
+}
+
+/* --- encoding -----------------------------------------------------------------------------------
+ */
+
+/* The orders as the kernels take them; the pages whose rows are kept are planned as well, so that
+ * their checksums can be looked at: the new page's own must not vouch for damage. Returns how many
+ * there are. */
+static uint32_t write_orders(kvt_cuda_batch *b, const kvt_cuda_order *orders, uint32_t n_orders,
+                             const kvt_cuda_blocks *blocks, const kvt_cuda_area *area) {
+    uint32_t n_kept = 0;
+    for (uint32_t i = 0; i < n_orders; i++) {
+        const kvt_cuda_order *o = &orders[i];
+        b->writes[i] = (kvt_cuda_write){.page = area->at + o->to_offset,
+                                        .room_bytes = kvt_page_max_bytes(&b->shape),
+                                        .token = o->token,
+                                        .rows = o->rows,
+                                        .keep_rows = o->keep_rows,
+                                        .or_raw = 1,
+                                        .block_rows = blocks ? blocks->block_rows : 0,
+                                        .blocks = blocks ? b->device_blocks : NULL};
+        if (o->keep_rows == 0)
+            continue;
+        b->writes[i].keep = arena_at(b->map, o->keep_offset);
+        b->writes[i].keep_bytes = o->keep_bytes;
+        b->reads[n_kept++] = (kvt_cuda_read){
+            .page = b->writes[i].keep, .page_bytes = o->keep_bytes, .n_rows = o->keep_rows};
+    }
+    return n_kept;
+}
+
+/* So that no row's address has to be asked for across the bus. */
+static int upload_blocks(kvt_cuda_batch *b, const kvt_cuda_blocks *blocks) {
+    size_t bytes = blocks->n * sizeof *blocks->tokens;
+    memcpy(b->blocks, blocks->tokens, bytes);
+    return (int)cudaMemcpyAsync(b->device_blocks, b->blocks, bytes, cudaMemcpyHostToDevice,
+                                b->stream);
+}
+
+static kvt_status encode(kvt_cuda_map *map, const kvt_page_shape *shape,
+                         const kvt_cuda_order *orders, uint32_t n_orders,
+                         const kvt_cuda_blocks *blocks, kvt_cuda_area *area, const kvt_layout *from,
+                         void *stream, char *why, size_t why_bytes, kvt_cuda_batch **ret_batch) {
+    kvt_cuda_batch *b = NULL;
+    int before = set_gpu(map->gpu);
+    batch_size size = {n_orders, blocks ? blocks->n : 0, kvt_cuda_workspace_bytes(shape, n_orders)};
+    kvt_status status = take_batch(map, shape, size, stream, why, why_bytes, &b);
+    if (status != KVT_OK) {
+        restore_gpu(before, map->gpu);
+        return status;
+    }
+    b->is_encoded = 1;
+    uint32_t n_kept = write_orders(b, orders, n_orders, blocks, area);
+    int error = blocks ? upload_blocks(b, blocks) : cudaSuccess;
+    if (error == cudaSuccess)
+        error = kvt_cuda_plan(shape, b->reads, n_kept, b->pages, b->status, stream);
+    if (error == cudaSuccess)
+        error = kvt_cuda_verify(shape, b->pages, n_kept, b->status, b->workspace, stream);
+    if (error == cudaSuccess)
+        error = kvt_cuda_encode(shape, b->writes, n_orders, from, b->results, b->workspace, stream);
+    status = end_launch(b, error, "encoding", why, why_bytes);
+    restore_gpu(before, map->gpu);
+    if (status == KVT_OK)
+        *ret_batch = b;
+    else
+        drop(b);
+    return status;
+}
+
+static kvt_status wait_for(kvt_cuda_batch *b) {
+    return cudaEventSynchronize(b->done) == cudaSuccess ? (kvt_status)*b->status : KVT_EIO;
+}
+
+static kvt_status result(const kvt_cuda_batch *b, uint32_t i, uint32_t *ret_bytes) {
+    KVT_ASSERT(b->is_encoded && i < b->n);
+    if (b->results[i].status == KVT_OK)
+        *ret_bytes = b->results[i].bytes;
+    return (kvt_status)b->results[i].status;
+}
+
+/* --- the map ------------------------------------------------------------------------------------
+ */
+
+static void map_close(kvt_cuda_map *map) {
+    if (!map)
+        return;
+    int before = set_gpu(map->gpu);
+    while (map->batches) {
+        kvt_cuda_batch *b = map->batches;
+        map->batches = b->next;
+        cudaEventSynchronize(b->done);
+        batch_free(b);
+    }
+    cudaFreeHost(map->bounce);
+    if (map->stream)
+        cudaStreamDestroy(map->stream);
+    kvt_cuda_close_memory(map->arena);
+    restore_gpu(before, map->gpu);
+    pthread_mutex_destroy(&map->reading);
+    pthread_mutex_destroy(&map->mutex);
+    free(map);
+}
+
+static kvt_status map_open(const kvt_wire_memory *memory, char *why, size_t why_bytes,
+                           kvt_cuda_map **ret_map) {
+    void *bounce = NULL;
+    int before = 0;
+    kvt_cuda_map *map = calloc(1, sizeof *map);
+    if (!map)
+        return kvt_say(why, why_bytes, KVT_ENOMEM, "out of memory");
+    pthread_mutex_init(&map->mutex, NULL);
+    pthread_mutex_init(&map->reading, NULL);
+    cudaGetDevice(&before);
+    map->gpu = before;
+    kvt_status status = kvt_cuda_open_memory(memory, why, why_bytes, &map->arena);
+    if (status == KVT_OK) {
+        map->gpu = kvt_cuda_opened_gpu(map->arena);
+        cudaSetDevice(map->gpu);
+        cudaError_t error = cudaStreamCreateWithFlags(&map->stream, cudaStreamNonBlocking);
+        if (error == cudaSuccess)
+            error = cudaHostAlloc(&bounce, BOUNCE_BYTES, cudaHostAllocDefault);
+        map->bounce = bounce;
+        if (error != cudaSuccess)
+            status = cuda_says((int)error, "a stream and pinned memory", why, why_bytes);
+    }
+    if (status == KVT_OK)
+        *ret_map = map;
+    else
+        map_close(map);
+    cudaSetDevice(before);
+    return status;
+}
+
+static kvt_status map_read(kvt_cuda_map *map, uint64_t offset, void *to, uint64_t bytes) {
+    kvt_status status = KVT_OK;
+    int before = set_gpu(map->gpu);
+    pthread_mutex_lock(&map->reading);
+    for (uint64_t done = 0; done < bytes && status == KVT_OK;) {
+        size_t n = bytes - done < BOUNCE_BYTES ? (size_t)(bytes - done) : (size_t)BOUNCE_BYTES;
+        if (cudaMemcpyAsync(map->bounce, arena_at(map, offset + done), n, cudaMemcpyDeviceToHost,
+                            map->stream) != cudaSuccess ||
+            cudaStreamSynchronize(map->stream) != cudaSuccess)
+            status = KVT_EIO;
+        else
+            memcpy((uint8_t *)to + done, map->bounce, n);
+        done += n;
+    }
+    pthread_mutex_unlock(&map->reading);
+    restore_gpu(before, map->gpu);
+    return status;
+}
+
+extern const kvt_cuda_map_table kvt_cuda_map_calls;
+const kvt_cuda_map_table kvt_cuda_map_calls = {.version = KVT_MODULE_VERSION,
+                                               .open = map_open,
+                                               .close = map_close,
+                                               .read = map_read,
+                                               .area_open = area_open,
+                                               .area_close = area_close,
+                                               .plan = plan,
+                                               .is_plan = is_plan,
+                                               .decode = decode,
+                                               .encode = encode,
+                                               .wait = wait_for,
+                                               .result = result,
+                                               .drop = drop};

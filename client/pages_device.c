@@ -1,0 +1,413 @@
+/*
+ * pages_device.c - decoding and encoding by a GPU, on the worker's own stream.
+ *
+ * WORK of a lease is a batch (map_cuda.h) that the GPU may not have done yet. Until it has, the
+ * lease may not be let go of, nor change its path: the daemon would give the frames that are being
+ * read to other pages.
+ */
+#include "client/client.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { WHY_BYTES = 256 };
+
+/* --- work ---------------------------------------------------------------------------------------
+ */
+
+static kvt_status add_work(kvt_lease *lease, kvt_device_work **ret_work) {
+    kvt_device_work *work = kvt_memory_get(sizeof *work);
+    if (!work)
+        return kvt_error_plain(KVT_ENOMEM);
+    work->calls = lease->arena->calls;
+    work->next = lease->work;
+    lease->work = work;
+    *ret_work = work;
+    return KVT_OK;
+}
+
+static void remove_work(kvt_lease *lease, kvt_device_work *work) {
+    kvt_device_work **at = &lease->work;
+    while (*at != work)
+        at = &(*at)->next;
+    *at = work->next;
+    free(work);
+}
+
+static void wait_for(kvt_device_work *work) {
+    if (!work->done)
+        work->status = work->calls->wait(work->batch);
+    work->done = 1;
+}
+
+/* Are the pages of the lease still what it names? They are looked at here, since the call that
+ * waits may be about to change what it names. */
+static kvt_status look_at_pages(const kvt_lease *lease) {
+    for (uint32_t i = 0; i < lease->n_pages; i++)
+        if (!kvt_arena_was_fresh(lease->arena, &lease->pages[i]))
+            return KVT_ESTALE;
+    return KVT_OK;
+}
+
+void kvt_device_wait(kvt_lease *lease) {
+    int n_decoded = 0;
+    for (kvt_device_work *work = lease->work, *next; work; work = next) {
+        next = work->next;
+        wait_for(work);
+        if (work->n_pages > 0)
+            continue; /* encoded pages: their statuses are theirs */
+        if (lease->device_status == KVT_OK)
+            lease->device_status = work->status;
+        work->calls->drop(work->batch);
+        remove_work(lease, work);
+        n_decoded++;
+    }
+    kvt_status fresh = n_decoded ? look_at_pages(lease) : KVT_OK;
+    if (fresh != KVT_OK)
+        lease->device_status = fresh;
+}
+
+kvt_status kvt_device_finish(kvt_lease *lease, kvt_encoded *encoded) {
+    kvt_device_work *work = encoded->work;
+    (void)lease;
+    if (!work)
+        return KVT_OK;
+    wait_for(work);
+    kvt_status status = work->status;
+    if (status == KVT_OK)
+        status = work->calls->result(work->batch, encoded->number, &encoded->bytes);
+    return status == KVT_OK ? KVT_OK
+                            : kvt_error(status, "page %u could not be encoded by the GPU: %s",
+                                        encoded->page, kvt_status_text(status));
+}
+
+void kvt_device_forget(kvt_lease *lease, kvt_encoded *encoded) {
+    kvt_device_work *work = encoded->work;
+    encoded->work = NULL;
+    if (!work || --work->n_pages > 0)
+        return;
+    work->calls->drop(work->batch);
+    remove_work(lease, work);
+}
+
+void kvt_device_strip(kvt_lease *lease, int closed) {
+    while (lease->work) {
+        kvt_device_work *work = lease->work;
+        if (!closed) {
+            wait_for(work);
+            work->calls->drop(work->batch);
+        }
+        lease->work = work->next;
+        free(work);
+    }
+    for (uint32_t i = 0; i < lease->n_encoded; i++)
+        lease->encoded[i].work = NULL;
+}
+
+/* --- what both take -----------------------------------------------------------------------------
+ */
+
+static kvt_status check_call(const kvt_lease *lease, const kvt_layout *layout,
+                             const kvt_block_table *blocks) {
+    if (!lease->arena->gpu)
+        return kvt_error(KVT_ENOTSUP, "the daemon's arena is in host memory: only kvt_decode and "
+                                      "kvt_encode read and write it");
+    if (!layout || !layout->part[0] || !layout->part[1])
+        return kvt_error(KVT_EINVAL, "a layout with two parts is needed");
+    if (blocks && (!blocks->blocks || blocks->block_tokens == 0))
+        return kvt_error(KVT_EINVAL, "a block table needs blocks, and block_tokens over 0");
+    return KVT_OK;
+}
+
+/* Does the table go as far as the end of these tokens? */
+static kvt_status check_blocks(const kvt_block_table *blocks, size_t end_token) {
+    if (blocks && (end_token + blocks->block_tokens - 1) / blocks->block_tokens > blocks->n_blocks)
+        return kvt_error(KVT_EINVAL, "token %zu is beyond the block table of %zu blocks of %u",
+                         end_token - 1, blocks->n_blocks, blocks->block_tokens);
+    return KVT_OK;
+}
+
+static uint64_t block_begins(const kvt_block_table *blocks, size_t i) {
+    uint64_t stride =
+        blocks->block_stride_tokens ? blocks->block_stride_tokens : blocks->block_tokens;
+    return blocks->blocks[i] * stride;
+}
+
+/* --- decode -------------------------------------------------------------------------------------
+ */
+
+/* A run of tokens ends with its page, with its block, or with the call. */
+static uint32_t run_of(size_t token, size_t end_token, uint32_t page_tokens,
+                       const kvt_block_table *blocks) {
+    size_t n = page_tokens - token % page_tokens;
+    if (blocks && blocks->block_tokens - token % blocks->block_tokens < n)
+        n = blocks->block_tokens - token % blocks->block_tokens;
+    return (uint32_t)(n < end_token - token ? n : end_token - token);
+}
+
+static uint32_t count_runs(size_t token, size_t end_token, uint32_t page_tokens,
+                           const kvt_block_table *blocks) {
+    uint32_t n = 0;
+    for (; token < end_token; n++)
+        token += run_of(token, end_token, page_tokens, blocks);
+    return n;
+}
+
+/* KVT_ESTALE: the lease is lost already. */
+static kvt_status fill_pieces(const kvt_lease *lease, size_t first_token, size_t end_token,
+                              const kvt_block_table *blocks, kvt_cuda_piece *pieces) {
+    uint32_t page_tokens = lease->client->geometry.page_tokens, n;
+    for (size_t token = first_token; token < end_token; token += n, pieces++) {
+        const kvt_wire_page *page = &lease->pages[token / page_tokens];
+        n = run_of(token, end_token, page_tokens, blocks);
+        if (!kvt_arena_is_fresh(lease->arena, page))
+            return kvt_error_plain(KVT_ESTALE);
+        *pieces = (kvt_cuda_piece){.offset = page->offset,
+                                   .bytes = page->bytes,
+                                   .first_row = (uint32_t)(token % page_tokens),
+                                   .n_rows = n,
+                                   .token = token - first_token};
+        if (blocks)
+            pieces->token =
+                block_begins(blocks, token / blocks->block_tokens) + token % blocks->block_tokens;
+    }
+    return KVT_OK;
+}
+
+/* The plan of an earlier layer, or a new one. */
+static kvt_status plan_of(kvt_lease *lease, const kvt_cuda_piece *pieces, uint32_t n_pieces,
+                          void *stream, kvt_device_work **ret_work) {
+    char why[WHY_BYTES] = "";
+    const kvt_client *c = lease->client;
+    kvt_device_work *work = lease->work;
+    while (work && (work->done || !work->calls->is_plan(work->batch, pieces, n_pieces, stream)))
+        work = work->next;
+    kvt_status status = KVT_OK;
+    if (!work) {
+        status = add_work(lease, &work);
+        if (status != KVT_OK)
+            return status;
+        status = work->calls->plan(lease->arena->gpu, &c->shape, pieces, n_pieces,
+                                   (c->flags & KVT_OPEN_VERIFY) != 0, stream, why, sizeof why,
+                                   &work->batch);
+        if (status != KVT_OK) {
+            remove_work(lease, work);
+            return kvt_error(status, "%s", why);
+        }
+    }
+    *ret_work = work;
+    return KVT_OK;
+}
+
+static kvt_status decode(kvt_lease *lease, size_t first_token, size_t n_tokens,
+                         uint32_t first_layer, uint32_t n_layers, const kvt_layout *to,
+                         const kvt_block_table *blocks, void *stream) {
+    char why[WHY_BYTES] = "";
+    uint32_t page_tokens = lease->client->geometry.page_tokens;
+    size_t end_token = first_token + n_tokens;
+    uint32_t n = count_runs(first_token, end_token, page_tokens, blocks);
+    kvt_device_work *work = NULL;
+    kvt_cuda_piece *pieces = kvt_memory_get(n * sizeof *pieces);
+    if (!pieces)
+        return kvt_error_plain(KVT_ENOMEM);
+    kvt_status status = fill_pieces(lease, first_token, end_token, blocks, pieces);
+    if (status == KVT_OK)
+        status = plan_of(lease, pieces, n, stream, &work);
+    free(pieces);
+    if (status != KVT_OK)
+        return status;
+    status = work->calls->decode(work->batch, first_layer, n_layers, to, why, sizeof why);
+    return status == KVT_OK ? KVT_OK : kvt_error(status, "%s", why);
+}
+
+kvt_status kvt_decode_device(kvt_lease *lease, size_t first_token, size_t n_tokens,
+                             uint32_t first_layer, uint32_t n_layers, const kvt_layout *to,
+                             const kvt_block_table *blocks, void *stream) {
+    kvt_status status = kvt_lease_enter(lease);
+    if (status != KVT_OK)
+        return status;
+    uint32_t layers = lease->client->geometry.n_layers;
+    status = check_call(lease, to, blocks);
+    if (status == KVT_OK &&
+        (first_token > lease->held_tokens || n_tokens > lease->held_tokens - first_token))
+        status = kvt_error(KVT_EINVAL, "tokens %zu and %zu on; the lease holds %u", first_token,
+                           n_tokens, lease->held_tokens);
+    if (status == KVT_OK && (first_layer > layers || n_layers > layers - first_layer))
+        status = kvt_error(KVT_EINVAL, "layers %u and %u on; the geometry has %u", first_layer,
+                           n_layers, layers);
+    if (status == KVT_OK)
+        status = check_blocks(blocks, first_token + n_tokens);
+    if (status == KVT_OK && n_tokens > 0 && n_layers > 0)
+        status = decode(lease, first_token, n_tokens, first_layer, n_layers, to, blocks, stream);
+    kvt_client_leave(lease->client);
+    return status;
+}
+
+/* --- encode -------------------------------------------------------------------------------------
+ */
+
+typedef struct encode_call {
+    kvt_lease *lease;
+    uint32_t first_page, n; /* pages that are encoded; others are held already */
+    kvt_encoded *encoded;
+    kvt_cuda_order *orders;
+    uint64_t *blocks; /* the blocks of the call's tokens, as tokens of the layout */
+} encode_call;
+
+/* The pages of the call that are not held, in order, each with a slot. */
+static kvt_status take_slots(encode_call *e, size_t n_pages) {
+    kvt_lease *lease = e->lease;
+    kvt_status status = KVT_OK;
+    for (size_t i = 0; i < n_pages && status == KVT_OK; i++) {
+        uint32_t n_rows;
+        kvt_encoded *encoded = &e->encoded[e->n];
+        status = kvt_lease_may_encode(lease, e->first_page + i, &n_rows);
+        if (status != KVT_OK || n_rows == 0)
+            continue;
+        status = kvt_staging_take(lease->client, lease->epoch, &encoded->staging, &encoded->slot);
+        if (status != KVT_OK)
+            continue;
+        encoded->page = e->first_page + (uint32_t)i;
+        e->orders[e->n++].rows = n_rows;
+        if (!kvt_staging_area(encoded->staging))
+            status = kvt_error(KVT_ENOTSUP, "there is no staging area in the GPU's memory");
+        else if (encoded->staging != e->encoded[0].staging)
+            status = kvt_error_plain(KVT_ESTALE); /* the session ended during the call */
+    }
+    return status;
+}
+
+/* first_token: of the layout or, in terms of the path, of the block table's part. */
+static kvt_status fill_orders(encode_call *e, size_t first_token) {
+    const kvt_lease *lease = e->lease;
+    uint32_t page_tokens = lease->client->geometry.page_tokens;
+    for (uint32_t i = 0; i < e->n; i++) {
+        kvt_cuda_order *o = &e->orders[i];
+        const kvt_encoded *encoded = &e->encoded[i];
+        size_t at = (size_t)encoded->page * page_tokens;
+        o->to_offset = kvt_staging_offset(encoded->staging, encoded->slot);
+        o->token = at - first_token;
+        if (lease->held_tokens <= at)
+            continue;
+        const kvt_wire_page *page = &lease->pages[encoded->page];
+        uint32_t held = lease->held_tokens - (uint32_t)at;
+        if (!kvt_arena_is_fresh(lease->arena, page))
+            return kvt_error_plain(KVT_ESTALE);
+        o->keep_rows = held < o->rows ? held : o->rows;
+        o->keep_offset = page->offset;
+        o->keep_bytes = page->bytes;
+    }
+    return KVT_OK;
+}
+
+/* The part of the block table that the call's tokens are in. */
+static kvt_cuda_blocks part_of(encode_call *e, const kvt_block_table *table, size_t first_token,
+                               size_t end_token) {
+    size_t first = first_token / table->block_tokens;
+    size_t end = (end_token + table->block_tokens - 1) / table->block_tokens;
+    for (size_t i = first; i < end; i++)
+        e->blocks[i - first] = block_begins(table, i);
+    return (kvt_cuda_blocks){
+        .n = (uint32_t)(end - first), .block_rows = table->block_tokens, .tokens = e->blocks};
+}
+
+static kvt_status launch(encode_call *e, const kvt_layout *from, const kvt_block_table *table,
+                         void *stream) {
+    char why[WHY_BYTES] = "";
+    kvt_lease *lease = e->lease;
+    kvt_device_work *work = NULL;
+    kvt_cuda_blocks blocks;
+    size_t page_tokens = lease->client->geometry.page_tokens;
+    size_t first_token = e->first_page * page_tokens;
+    if (table) {
+        const kvt_encoded *last = &e->encoded[e->n - 1];
+        size_t end_token = last->page * page_tokens + e->orders[e->n - 1].rows;
+        kvt_status status = check_blocks(table, end_token);
+        if (status != KVT_OK)
+            return status;
+        blocks = part_of(e, table, first_token, end_token);
+        first_token -= first_token % table->block_tokens;
+    }
+    kvt_status status = fill_orders(e, first_token);
+    if (status == KVT_OK)
+        status = add_work(lease, &work);
+    if (status != KVT_OK)
+        return status;
+    status = work->calls->encode(lease->arena->gpu, &lease->client->shape, e->orders, e->n,
+                                 table ? &blocks : NULL, kvt_staging_area(e->encoded[0].staging),
+                                 from, stream, why, sizeof why, &work->batch);
+    if (status != KVT_OK) {
+        remove_work(lease, work);
+        return kvt_error(status, "%s", why);
+    }
+    work->n_pages = e->n;
+    for (uint32_t i = 0; i < e->n; i++) {
+        e->encoded[i].work = work;
+        e->encoded[i].number = i;
+    }
+    return KVT_OK;
+}
+
+static kvt_status encode(encode_call *e, size_t n_pages, const kvt_layout *from,
+                         const kvt_block_table *table, void *stream) {
+    kvt_status status = take_slots(e, n_pages);
+    if (status == KVT_OK)
+        status = kvt_encoded_reserve(e->lease, e->n);
+    if (status == KVT_OK && e->n > 0)
+        status = launch(e, from, table, stream);
+    for (uint32_t i = 0; i < e->n; i++) {
+        if (status == KVT_OK)
+            kvt_encoded_insert(e->lease, &e->encoded[i]);
+        else
+            kvt_staging_give(e->lease->client, e->encoded[i].staging, e->encoded[i].slot, 0);
+    }
+    return status;
+}
+
+static kvt_status encode_pages(kvt_lease *lease, size_t first_page, size_t n_pages,
+                               const kvt_layout *from, const kvt_block_table *table, void *stream) {
+    size_t page_tokens = lease->client->geometry.page_tokens;
+    size_t n_blocks = table ? (n_pages * page_tokens) / table->block_tokens + 2 : 0;
+    encode_call e = {.lease = lease, .first_page = (uint32_t)first_page};
+    e.encoded = kvt_memory_get(n_pages * sizeof *e.encoded);
+    e.orders = kvt_memory_get(n_pages * sizeof *e.orders);
+    e.blocks = kvt_memory_get(n_blocks * sizeof *e.blocks);
+    kvt_status status = KVT_ENOMEM;
+    if (e.encoded && e.orders && e.blocks)
+        status = encode(&e, n_pages, from, table, stream);
+    else
+        status = kvt_error_plain(status);
+    free(e.encoded);
+    free(e.orders);
+    free(e.blocks);
+    return status;
+}
+
+kvt_status kvt_encode_device(kvt_lease *lease, size_t first_page, size_t n_pages,
+                             const kvt_layout *from, const kvt_block_table *blocks, void *stream) {
+    kvt_status status = kvt_lease_enter(lease);
+    if (status != KVT_OK)
+        return status;
+    status = check_call(lease, from, blocks);
+    if (status == KVT_OK &&
+        (first_page > KVT_MAX_REQUEST_TOKENS || n_pages > KVT_MAX_REQUEST_TOKENS))
+        status =
+            kvt_error(KVT_EINVAL, "pages %zu and %zu on: no path is so long", first_page, n_pages);
+    if (status == KVT_OK && n_pages > 0)
+        status = encode_pages(lease, first_page, n_pages, from, blocks, stream);
+    kvt_client_leave(lease->client);
+    return status;
+}
+
+/* --- what came of it ----------------------------------------------------------------------------
+ */
+
+kvt_status kvt_sync(kvt_lease *lease) {
+    kvt_status status = kvt_lease_enter(lease);
+    if (status != KVT_OK)
+        return status;
+    kvt_device_wait(lease);
+    status = lease->device_status;
+    kvt_client_leave(lease->client);
+    return status == KVT_OK ? KVT_OK : kvt_error_plain(status);
+}

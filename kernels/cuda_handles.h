@@ -1,0 +1,31 @@
+/*
+ * cuda_handles.h - memory of other processes, opened through CUDA IPC handles. CUDA lets a process
+ * open a handle once; whoever asks for it again here gets the same address, and it is closed when
+ * the last of them lets go. Any thread.
+ */
+#ifndef KVT_KERNELS_CUDA_HANDLES_H
+#define KVT_KERNELS_CUDA_HANDLES_H
+
+#include "client/wire.h"
+
+typedef struct kvt_cuda_opened kvt_cuda_opened;
+
+/*
+ * KVT_ENOTSUP: this process has no such GPU; KVT_EIO: CUDA refuses, for instance because the
+ * process that gave the handle is dead; KVT_EINVAL: it is no handle; KVT_ENOMEM. With a sentence in
+ * why.
+ */
+kvt_status kvt_cuda_open_memory(const kvt_wire_memory *memory, char *why, size_t why_bytes,
+                                kvt_cuda_opened **ret_opened);
+/* No work that uses the memory may be under way. NULL is accepted. */
+void kvt_cuda_close_memory(kvt_cuda_opened *opened);
+
+uint8_t *kvt_cuda_opened_at(const kvt_cuda_opened *opened);
+uint64_t kvt_cuda_opened_bytes(const kvt_cuda_opened *opened);
+int kvt_cuda_opened_gpu(const kvt_cuda_opened *opened); /* its number in this process */
+
+/* Describes an allocation of this process, for others. The calling thread is set to its GPU. */
+kvt_status kvt_cuda_describe(void *allocation, uint64_t bytes, int gpu,
+                             kvt_wire_memory *ret_memory);
+
+#endif
