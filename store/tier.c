@@ -75,8 +75,9 @@ static void plan(tier *t, uint64_t budget_bytes, uint64_t *ret_ballast_bytes) {
     uint64_t ballast = between(budget_bytes / 64, 128 << 10, 1 << 20);
     uint64_t reserve = between(budget_bytes / 16, 256 << 10, 4 << 20);
     t->budget_bytes = budget_bytes;
-    t->hard_bytes = (budget_bytes - ballast - OTHER_FILES_BYTES) / page * page;
-    t->soft_bytes = t->hard_bytes - reserve / page * page;
+    t->map_bytes = (budget_bytes - ballast - OTHER_FILES_BYTES) / page * page;
+    t->reserve_bytes = reserve / page * page;
+    t->limit_bytes = t->map_bytes - t->reserve_bytes;
     *ret_ballast_bytes = ballast;
 }
 
@@ -84,7 +85,7 @@ static void plan(tier *t, uint64_t budget_bytes, uint64_t *ret_ballast_bytes) {
  * missing becomes zeros, and the caller looks through everything. */
 static kvt_status file_complete(tier *t, int *ret_was_short) {
     uint64_t end = lmdb_end(t->lmdb);
-    if (end > t->hard_bytes || end < lmdb_page_bytes(t->lmdb))
+    if (end > t->map_bytes || end < lmdb_page_bytes(t->lmdb))
         return KVT_ECORRUPT;
     if (tier_files_data_bytes(&t->files) >= end)
         return KVT_OK;
@@ -97,7 +98,7 @@ static kvt_status file_open(tier *t, int check, char *why, size_t why_bytes) {
     int was_short = 0, is_new = tier_files_data_bytes(&t->files) == 0;
     snprintf(path, sizeof path, "%s/%s", t->files.name, TIER_DATA_NAME);
     t->recount = 0;
-    kvt_status status = lmdb_open(path, t->soft_bytes, &t->lmdb);
+    kvt_status status = lmdb_open(path, t->map_bytes, &t->lmdb);
     if (status == KVT_OK && !is_new)
         status = file_complete(t, &was_short);
     if (status == KVT_OK)
@@ -132,7 +133,7 @@ static tier_found judge(const tier *t, uint32_t flags) {
         return found;
     if (flags & TIER_DISCARD)
         return TIER_FOUND_BROKEN;
-    return tier_files_data_bytes(&t->files) > t->hard_bytes ? TIER_FOUND_LARGER : found;
+    return tier_files_data_bytes(&t->files) > t->map_bytes ? TIER_FOUND_LARGER : found;
 }
 
 static kvt_status open_found(tier *t, uint32_t flags, char *why, size_t why_bytes) {

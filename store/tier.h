@@ -186,9 +186,9 @@ typedef struct tier_usage {
     uint64_t page_bytes;   /* of the pages as the arena has them */
     uint64_t stored_bytes; /* of their values */
     uint64_t budget_bytes;
-    uint64_t map_bytes;  /* what records may take */
-    uint64_t used_bytes; /* of the map; used_bytes + free_bytes == map_bytes */
-    uint64_t free_bytes; /* beyond the file's end and free in it */
+    uint64_t map_bytes;  /* what records may take: less where the disk is smaller */
+    uint64_t used_bytes; /* of the map */
+    uint64_t free_bytes; /* the rest of it: beyond the file's end, and free in it */
     uint64_t file_bytes; /* of data.mdb */
     uint32_t realms;
     /* since open */

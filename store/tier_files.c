@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -169,6 +170,13 @@ uint64_t tier_files_data_bytes(const tier_files *f) {
     if (fstatat(f->dir, TIER_DATA_NAME, &st, AT_SYMLINK_NOFOLLOW) != 0)
         return 0;
     return (uint64_t)st.st_size;
+}
+
+uint64_t tier_files_disk_free(const tier_files *f) {
+    struct statvfs fs;
+    if (fstatvfs(f->dir, &fs) != 0 || fs.f_blocks == 0)
+        return UINT64_MAX;
+    return (uint64_t)fs.f_bavail * fs.f_frsize;
 }
 
 /* --- the ballast -------------------------------------------------------------------------------

@@ -39,6 +39,9 @@ kvt_status tier_files_aside(const tier_files *f, tier_found kind);
 /* Size of data.mdb; 0 if there is none. */
 uint64_t tier_files_data_bytes(const tier_files *f);
 
+/* Room that the file system has for us. UINT64_MAX: it does not say. */
+uint64_t tier_files_disk_free(const tier_files *f);
+
 /* Gives the ballast's room to the file system, takes it again. Neither failing matters. */
 void tier_files_drop_ballast(const tier_files *f);
 void tier_files_take_ballast(const tier_files *f);

@@ -121,14 +121,6 @@ void lmdb_set_broken(lmdb *l) {
     l->broken = 1;
 }
 
-kvt_status lmdb_limit(lmdb *l, uint64_t map_bytes) {
-    KVT_ASSERT(!l->txn);
-    int rc = mdb_env_set_mapsize(l->env, map_bytes);
-    if (rc) /* it has no map now */
-        l->broken = 1;
-    return status_of(l, rc);
-}
-
 uint64_t lmdb_end(const lmdb *l) {
     MDB_envinfo info;
     mdb_env_info(l->env, &info);

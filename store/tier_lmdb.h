@@ -42,8 +42,6 @@ kvt_status lmdb_sync(lmdb *l);
 int lmdb_broken(const lmdb *l);
 void lmdb_set_broken(lmdb *l);
 
-/* How far the file may grow; what is used already stays. No transaction is open. */
-kvt_status lmdb_limit(lmdb *l, uint64_t map_bytes);
 uint64_t lmdb_end(const lmdb *l);        /* of the last page in use or free, in bytes */
 kvt_status lmdb_stretch(lmdb *l);        /* makes the file as long as that, with zeros */
 uint64_t lmdb_page_bytes(const lmdb *l); /* of LMDB's pages */

@@ -168,11 +168,43 @@ static kvt_status put_one(tier *t, tier_record *r, tier_state *state, uint32_t *
     return KVT_OK;
 }
 
+/* Is there room for the records, and then enough left to delete them again? LMDB itself would use
+ * up its last page, and after that could not even delete. */
+static kvt_status room_check(tier *t, const tier_record *records, uint32_t n) {
+    uint64_t used, n_free, page = lmdb_page_bytes(t->lmdb), needed = 0;
+    for (uint32_t i = 0; i < n; i++)
+        needed += tier_record_bytes(records[i].bytes, records[i].n_tokens);
+    if (t->limit_bytes < t->map_bytes - t->reserve_bytes &&
+        tier_files_disk_free(&t->files) > needed + 2 * t->reserve_bytes)
+        t->limit_bytes = t->map_bytes - t->reserve_bytes; /* the disk has room again */
+    if (lmdb_end(t->lmdb) + needed <= t->limit_bytes)
+        return KVT_OK; /* even without what is free in the file */
+    kvt_status status = lmdb_begin(t->lmdb, 0);
+    if (status == KVT_OK)
+        status = lmdb_count_pages(t->lmdb, &used, &n_free, NULL);
+    lmdb_abort(t->lmdb);
+    if (status != KVT_OK)
+        return status;
+    return used * page + needed > t->limit_bytes ? KVT_EFULL : KVT_OK;
+}
+
+/* LMDB had no room though it should: its free pages lie in pieces, or the disk is full. In that
+ * case what is used now, less what deletes need, is the limit until the disk has room again. */
+static void learn_limit(tier *t) {
+    uint64_t end = lmdb_end(t->lmdb);
+    if (end + t->reserve_bytes < t->map_bytes && end < t->limit_bytes + t->reserve_bytes &&
+        tier_files_disk_free(&t->files) < 2 * t->reserve_bytes)
+        t->limit_bytes = end > t->reserve_bytes ? end - t->reserve_bytes : 0;
+}
+
 /* One transaction. Anything but KVT_OK: nothing was written. */
 static kvt_status put_batch(tier *t, tier_record *records, uint32_t n) {
     uint32_t written = 0;
     tier_state state = t->state;
-    kvt_status status = lmdb_begin(t->lmdb, 1);
+    kvt_status status = room_check(t, records, n);
+    if (status != KVT_OK)
+        return status;
+    status = lmdb_begin(t->lmdb, 1);
     for (uint32_t i = 0; i < n && status == KVT_OK; i++)
         status = put_one(t, &records[i], &state, &written);
     if (status == KVT_OK && written > 0)
@@ -180,6 +212,8 @@ static kvt_status put_batch(tier *t, tier_record *records, uint32_t n) {
     lmdb_abort(t->lmdb);
     if (status == KVT_OK)
         t->counts.puts += written;
+    else if (status == KVT_EFULL)
+        learn_limit(t);
     return status;
 }
 
@@ -314,12 +348,12 @@ static kvt_status del_batch(tier *t, tier_record *records, uint32_t n) {
     return status;
 }
 
-/* Where the map or the disk has no page left, deleting, which needs some before it gives any, may
- * take what was kept for it, and goes a few records at a time. */
+/* Where the disk has no room for the pages that deleting needs, the ballast makes some; and it goes
+ * a few records at a time. */
 static kvt_status del_cramped(tier *t, tier_record *records, uint32_t n) {
     uint32_t at_once = n;
+    kvt_status status = KVT_OK;
     tier_files_drop_ballast(&t->files);
-    kvt_status status = lmdb_limit(t->lmdb, t->hard_bytes);
     for (uint32_t i = 0; i < n && status == KVT_OK;) {
         uint32_t some = n - i < at_once ? n - i : at_once;
         status = del_batch(t, records + i, some);
@@ -332,8 +366,6 @@ static kvt_status del_cramped(tier *t, tier_record *records, uint32_t n) {
             all_status(records + i, n - i, status);
         }
     }
-    if (!tier_broken(t))
-        lmdb_limit(t->lmdb, t->soft_bytes);
     tier_files_take_ballast(&t->files);
     return status;
 }

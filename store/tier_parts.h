@@ -13,18 +13,22 @@
 enum { TIER_MAX_BAD = 256 /* records dropped after one step of a walk */ };
 
 /*
- *     0            used pages              soft            hard
- *     |--------------------------------------|---------------|
- *       puts may make the file grow to here  '- deletes to here: they need pages before they
- *                                               give any
+ * Pages of the file, wherever they lie in it:
+ *
+ *     0              used                  limit       map
+ *     |-----------------------------|--------|----------|
+ *                                     puts    '- kept for deletes, which need pages before they
+ * give any: two or three for each level of a tree
  */
 struct tier {
     tier_files files;
     uint64_t budget_bytes;
-    uint64_t soft_bytes, hard_bytes; /* of the map */
-    lmdb *lmdb;                      /* NULL: a reset failed */
-    tier_state state;                /* as committed */
-    int recount; /* something was dropped whose size is not known: the sums are off */
+    uint64_t map_bytes;     /* the file never grows beyond */
+    uint64_t reserve_bytes; /* of them, kept for deletes */
+    uint64_t limit_bytes; /* what puts may use: map less reserve, or less where the disk is full */
+    lmdb *lmdb;           /* NULL: a reset failed */
+    tier_state state;     /* as committed */
+    int recount;          /* something was dropped whose size is not known: the sums are off */
     tier_packer *packer;
     uint8_t *scratch; /* a packed value */
     size_t scratch_bytes;

@@ -205,7 +205,7 @@ kvt_status tier_use(tier *t, tier_usage *ret_usage) {
     u.page_bytes = t->state.page_bytes;
     u.stored_bytes = t->state.stored_bytes;
     u.budget_bytes = t->budget_bytes;
-    u.map_bytes = t->soft_bytes;
+    u.map_bytes = t->limit_bytes;
     u.used_bytes = used * lmdb_page_bytes(t->lmdb);
     u.free_bytes = u.used_bytes < u.map_bytes ? u.map_bytes - u.used_bytes : 0;
     u.file_bytes = tier_files_data_bytes(&t->files);

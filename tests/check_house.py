@@ -13,7 +13,7 @@ Rules:
   include   a room includes only the rooms that it stands on (ROOMS below)
   meet      radix and store meet in daemon/core* alone
   root      includes are written from the root, and the file exists
-  fence     nng, LMDB, CUDA, cJSON and zlib are used where FENCES says, and nowhere else
+  fence     nng, LMDB, zstd, CUDA, cJSON and zlib are used where FENCES says, and nowhere else
   pure      the core, radix and store neither start threads nor, but for store, read a clock or
             do input and output
   contract  kvtrunk.h needs nothing but <stddef.h> and <stdint.h>
@@ -49,6 +49,7 @@ ROOMS = [
 FENCES = [
     ("nng", r"nng/", r"daemon/server_nng\.c|client/transport_nng\.c"),
     ("LMDB", r"lmdb\.h$", r"store/tier_lmdb\.c"),
+    ("zstd", r"(zstd|zdict)", r"store/tier_pack\.c"),
     ("CUDA", r"(cuda|cublas|nvml|nvrtc|nvtx|cooperative_groups)", r"kernels/.*|client/map_cuda\.c"),
     ("cJSON", r"(cjson/)?cJSON", r"daemon/(config|report)\.c|client/tool_[^/]*\.c"),
     ("zlib", r"(zlib|zconf)\.h$", r"client/trace\.c"),
@@ -71,7 +72,7 @@ ARCHIVES = {
     "kvt_store": ("kvt_kernels", "kvt_device"),
     "kvt_core": ("kvt_radix", "kvt_store", "kvt_kernels", "kvt_device", "kvt_wire"),
 }
-LIBRARY_SYMBOLS = r"(nng|nni|mdb|cJSON|cuda|cu[A-Z])\w*|(in|de)flate\w*|gz(open|read|write)\w*"
+LIBRARY_SYMBOLS = r"(nng|nni|mdb|ZSTD|cJSON|cuda|cu[A-Z])\w*|(in|de)flate\w*|gz(open|read|write)\w*"
 THREAD_SYMBOLS = r"(pthread|thrd|mtx|cnd|sem)_\w+"
 IO_SYMBOLS = (r"(open|openat|creat|read|write|pread|pwrite|close|socket|connect|bind|listen|accept4?|"
               r"send\w*|recv\w*|mmap|munmap|fopen|fread|fwrite|poll|epoll_\w+|clock_gettime|time|"
@@ -286,7 +287,8 @@ PLANTED = [
     ("store/frames.h", '#include "kernels/page.h"\n#include "radix/radix.h"\n', [(2, "include")]),
     ("store/arena.c", "#include <sys/mman.h>\n#include <threads.h>\n", [(2, "pure")]),
     ("store/tier_lmdb.c", "#include <lmdb.h>\n", []),
-    ("store/other.c", "#include <lmdb.h>\n", [(1, "fence")]),
+    ("store/tier_pack.c", "#include <zstd.h>\n", []),
+    ("store/other.c", "#include <lmdb.h>\n#include <zstd.h>\n", [(1, "fence"), (2, "fence")]),
     ("daemon/core.h", '#include "radix/radix.h"\n#include "store/frames.h"\n', []),
     ("daemon/core_evict.c", "#include <unistd.h>\n#include <string.h>\n", [(1, "pure")]),
     ("daemon/loop.c", '#include "radix/radix.h"\n#include "store/frames.h"\n', [(2, "meet")]),

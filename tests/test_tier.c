@@ -188,9 +188,479 @@ static void test_model(uint32_t n_operations) {
     kit_remove(dir);
 }
 
+/* --- files that cannot be used -----------------------------------------------------------------
+ */
+
+/* Some pages in a new file; the last ones hang on each other. */
+static tier *filled(const char *dir, uint32_t n, uint64_t *random) {
+    tier *t = open_at(dir, 16 << 20, 0, TIER_FOUND_NONE);
+    kit_tree(pages, (int)n, kit_realm(t, "files"), "files", MAX_BYTES, random);
+    memset(there, 0, sizeof there);
+    for (int i = 0; i < (int)n; i++) {
+        tier_record r;
+        pages[i].serial = (uint64_t)i + 1;
+        kit_record(pages, i, &r);
+        r.flags = i % 2 ? TIER_RAW16 : 0;
+        CHECK_EQ(tier_put(t, &r, 1), KVT_OK);
+        CHECK_EQ(r.status, KVT_OK);
+        there[i] = 1;
+        free(r.at);
+    }
+    return t;
+}
+
+static int exists(const char *dir, const char *name) {
+    char path[512];
+    kit_file_path(dir, name, path);
+    return access(path, F_OK) == 0;
+}
+
+static void write_stamp(const char *dir, const char *text) {
+    kit_file_write(dir, "stamp", text, strlen(text));
+}
+
+static void test_stamps(void) {
+    static const struct {
+        const char *stamp;
+        tier_found expected;
+        const char *aside;
+    } cases[] = {
+        {"kvtrunk-disk-tier 1 closed boot-0\n", TIER_FOUND_CLEAN, NULL},
+        {"kvtrunk-disk-tier 1 open boot-1\n", TIER_FOUND_KILLED, NULL},
+        {"kvtrunk-disk-tier 1 open boot-0\n", TIER_FOUND_CRASHED, NULL},
+        {"kvtrunk-disk-tier 2 closed boot-1\n", TIER_FOUND_VERSION, "aside/other-version.mdb"},
+        {"kvtrunk-disk-tier 1 op", TIER_FOUND_BROKEN, "aside/broken.mdb"},
+        {"something else\n", TIER_FOUND_BROKEN, "aside/broken.mdb"},
+        {"", TIER_FOUND_BROKEN, "aside/broken.mdb"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        uint64_t random = seed + i;
+        const char *dir = kit_dir("stamps");
+        tier_close(filled(dir, 40, &random));
+        write_stamp(dir, cases[i].stamp);
+        tier *t = open_at(dir, 16 << 20, 0, cases[i].expected);
+        int used = cases[i].expected == TIER_FOUND_CLEAN || cases[i].expected == TIER_FOUND_KILLED;
+        for (int p = 0; p < 40; p++) {
+            there[p] = used;
+            get_one(t, p);
+        }
+        if (!used) /* another realm, and serials from the start */
+            CHECK_EQ(scan_all(t, 100), 0);
+        CHECK_EQ(cases[i].aside ? exists(dir, cases[i].aside) : !exists(dir, "aside"), 1);
+        audit(t);
+        tier_close(t);
+        kit_remove(dir);
+    }
+}
+
+/* A budget smaller than the file: never more than the budget. */
+static void test_smaller_budget(void) {
+    uint64_t random = seed;
+    const char *dir = kit_dir("smaller");
+    tier_close(filled(dir, 300, &random)); /* about 6 MB */
+    tier *t = open_at(dir, 4 << 20, 0, TIER_FOUND_LARGER);
+    CHECK(kit_dir_bytes(dir) <= 4 << 20);
+    tier_close(t);
+    t = open_at(dir, 4 << 20, 0, TIER_FOUND_CLEAN);
+    tier_close(t);
+    kit_remove(dir);
+}
+
+static void test_refusals(void) {
+    char why[256] = "";
+    tier *t, *other;
+    const char *dir = kit_dir("refused");
+    tier_options options = {.dir = dir, .budget_bytes = 1 << 20, .boot_id = "b"};
+    CHECK_EQ(tier_open(&options, why, sizeof why, &t), KVT_EINVAL);
+    CHECK(why[0]);
+    options.budget_bytes = 16 << 20;
+    CHECK_EQ(tier_open(&options, why, sizeof why, &t), KVT_OK);
+    why[0] = 0;
+    CHECK_EQ(tier_open(&options, why, sizeof why, &other), KVT_EBUSY);
+    CHECK(strstr(why, dir));
+    tier_close(t);
+    options.dir = "/proc/kvtrunk-no-such-place";
+    CHECK(tier_open(&options, why, sizeof why, &t) != KVT_OK);
+    tier_close(NULL);
+    kit_remove(dir);
+}
+
+/* --- who may share -----------------------------------------------------------------------------
+ */
+
+/* Keys of 8 bits: a thousand prefixes share 256 names. Those that cannot be stored are refused, and
+ * their children too; the others are read back right. */
+static void test_collisions(void) {
+    enum { N = 1000 };
+    static kit_page many[N];
+    static int stored[N];
+    uint64_t random = seed;
+    const char *dir = kit_dir("collisions");
+    tier *t = open_at(dir, 64 << 20, 0, TIER_FOUND_NONE);
+    uint32_t n_refused = 0, n_orphans = 0;
+    tier_key_debug_bits(8);
+    kit_tree(many, N, kit_realm(t, "r"), "r", 500, &random);
+    for (int i = 0; i < N; i++) {
+        tier_record r;
+        many[i].serial = (uint64_t)i + 1;
+        kit_record(many, i, &r);
+        CHECK_EQ(tier_put(t, &r, 1), KVT_OK);
+        stored[i] = r.status == KVT_OK;
+        n_refused += r.status == KVT_EEXIST;
+        n_orphans += r.status == KVT_EORDER;
+        CHECK(stored[i] || r.status == KVT_EEXIST || r.status == KVT_EORDER);
+        CHECK(!stored[i] || many[i].parent < 0 || stored[many[i].parent]);
+        CHECK_EQ(r.serial, many[i].serial); /* it never took itself for another */
+        free(r.at);
+    }
+    CHECK(n_refused > 50 && n_orphans > 50);
+    for (int i = 0; i < N; i++) {
+        tier_record r;
+        kit_record(many, i, &r);
+        uint8_t *expected = r.at, found[500];
+        r.at = found;
+        CHECK_EQ(tier_get(t, &r), stored[i] ? KVT_OK : KVT_ENOENT);
+        if (stored[i])
+            CHECK(memcmp(found, expected, r.bytes) == 0);
+        free(expected);
+    }
+    audit(t);
+    tier_key_debug_bits(128);
+    tier_close(t);
+    kit_remove(dir);
+}
+
+/* Each field of what is asked for counts, one by one. */
+static void test_foreign(void) {
+    uint64_t random = seed;
+    const char *dir = kit_dir("foreign");
+    tier *t = filled(dir, 10, &random);
+    uint32_t tokens[TIER_MAX_TOKENS], other_realm = kit_realm(t, "filesx");
+    tier_usage u;
+    CHECK(other_realm != pages[0].realm);
+    for (int field = 0; field < 9; field++) {
+        tier_record r;
+        kit_record(pages, 5, &r);
+        memcpy(tokens, r.tokens, 4 * (size_t)r.n_tokens);
+        r.tokens = tokens;
+        switch (field) {
+        case 0:
+            r.realm = other_realm;
+            break;
+        case 1:
+            r.serial += 100;
+            break;
+        case 2:
+            r.parent_serial += 100;
+            break;
+        case 3:
+            r.parent.at[15] ^= 1;
+            break;
+        case 4:
+            r.slot++;
+            break;
+        case 5:
+            r.rows--;
+            break;
+        case 6:
+            tokens[r.n_tokens - 1] ^= 1;
+            break;
+        case 7:
+            r.bytes--;
+            break;
+        default:
+            r.n_tokens--;
+            break;
+        }
+        CHECK_EQ(tier_get(t, &r), KVT_ENOENT);
+        free(r.at);
+        CHECK_EQ(tier_use(t, &u), KVT_OK);
+        CHECK_EQ(u.foreign, field + 1);
+    }
+    get_one(t, 5); /* and it is still there */
+    tier_close(t);
+    kit_remove(dir);
+}
+
+/* --- room --------------------------------------------------------------------------------------
+ */
+
+/* Ten times the budget goes through the file, oldest out first; the file never exceeds the budget,
+ * and at its fullest deleting works. */
+static void test_budget(uint32_t page_bytes) {
+    enum { RING = 8192 };
+    static uint64_t serials[RING];
+    static uint32_t firsts[RING];
+    const uint64_t budget = 12 << 20;
+    const char *dir = kit_dir("budget");
+    tier *t = open_at(dir, budget, 0, TIER_FOUND_NONE);
+    uint32_t realm = kit_realm(t, "r"), head = 0, tail = 0, refused = 0;
+    uint64_t written = 0, least_live = UINT64_MAX, live = 0;
+    tier_key root = tier_key_root("r", 1);
+    uint8_t *bytes = malloc(page_bytes);
+    memset(bytes, 'x', page_bytes);
+    for (uint32_t i = 0; written < 10 * budget; i++) {
+        tier_record r = {.realm = realm,
+                         .parent = root,
+                         .serial = i + 1,
+                         .rows = 1,
+                         .n_tokens = 1,
+                         .bytes = page_bytes,
+                         .tokens = &i,
+                         .at = bytes};
+        r.key = tier_key_child(&root, 0, &i, 1);
+        while (tier_put(t, &r, 1) == KVT_EFULL) {
+            tier_record gone[4];
+            uint32_t n = 0;
+            refused++;
+            if (written > budget && live < least_live)
+                least_live = live;
+            for (; n < 4 && tail < head; n++, tail++) {
+                gone[n] = (tier_record){.serial = serials[tail % RING]};
+                gone[n].key = tier_key_child(&root, 0, &firsts[tail % RING], 1);
+            }
+            CHECK(n > 0);
+            CHECK_EQ(tier_del(t, gone, n), KVT_OK);
+            for (uint32_t k = 0; k < n; k++)
+                CHECK_EQ(gone[k].status, KVT_OK);
+            live -= (uint64_t)n * page_bytes;
+        }
+        CHECK_EQ(r.status, KVT_OK);
+        serials[head % RING] = r.serial;
+        firsts[head++ % RING] = i;
+        CHECK(head - tail <= RING);
+        written += page_bytes;
+        live += page_bytes;
+        CHECK(i % 16 || kit_dir_bytes(dir) <= budget);
+    }
+    CHECK(refused > 0);
+    /* What it holds when it says that it is full: most of the budget. */
+    printf("test_tier: pages of %u bytes: full at %.0f %% of the budget or more\n", page_bytes,
+           100.0 * (double)least_live / (double)budget);
+    CHECK_MSG(least_live > budget * (page_bytes < 4096 ? 3 : 6) / 10, "%" PRIu64 " of %" PRIu64,
+              least_live, budget);
+    audit(t);
+    free(bytes);
+    tier_close(t);
+    kit_remove(dir);
+}
+
+/* Filled to the last page by writers that never delete; then everything goes, 64 at a time. */
+static void test_delete_when_full(void) {
+    uint64_t random = seed;
+    const char *dir = kit_dir("full");
+    tier *t = open_at(dir, 4 << 20, 0, TIER_FOUND_NONE);
+    uint32_t realm = kit_realm(t, "r"), n = 0;
+    tier_key root = tier_key_root("r", 1);
+    static uint8_t bytes[3000];
+    static uint32_t names[4000];
+    for (uint32_t step = 3000; step > 0; step = step == 3000 ? 10 : 0) /* to the brim */
+        for (;; n++) {
+            names[n] = (uint32_t)check_random(&random);
+            tier_record r = {.realm = realm,
+                             .parent = root,
+                             .serial = n + 1,
+                             .rows = 1,
+                             .n_tokens = 1,
+                             .bytes = step,
+                             .tokens = &names[n],
+                             .at = bytes};
+            r.key = tier_key_child(&root, 0, &names[n], 1);
+            if (tier_put(t, &r, 1) != KVT_OK)
+                break;
+            CHECK(n + 1 < 4000);
+        }
+    CHECK(n > 500);
+    for (uint32_t i = 0; i < n;) {
+        tier_record gone[TIER_MAX_BATCH];
+        uint32_t some = 0;
+        for (; some < TIER_MAX_BATCH && i < n; some++, i++) {
+            gone[some] = (tier_record){.serial = i + 1};
+            gone[some].key = tier_key_child(&root, 0, &names[i], 1);
+        }
+        CHECK_EQ(tier_del(t, gone, some), KVT_OK);
+        for (uint32_t k = 0; k < some; k++)
+            CHECK_EQ(gone[k].status, KVT_OK);
+        CHECK(kit_dir_bytes(dir) <= 4 << 20);
+    }
+    tier_usage u;
+    CHECK_EQ(tier_use(t, &u), KVT_OK);
+    CHECK_EQ(u.records, 0);
+    CHECK_EQ(u.page_bytes, 0);
+    audit(t);
+    tier_close(t);
+    kit_remove(dir);
+}
+
+/* --- orphans, realms, verify -------------------------------------------------------------------
+ */
+
+static void test_orphans(void) {
+    uint64_t random = seed;
+    const char *dir = kit_dir("orphans");
+    tier *t = filled(dir, 200, &random);
+    int gone = -1;
+    for (int i = 199; i >= 0 && gone < 0; i--)
+        if (has_child(i))
+            gone = i;
+    CHECK(gone >= 0);
+    tier_record r;
+    kit_describe(pages, gone, &r);
+    CHECK_EQ(tier_del(t, &r, 1), KVT_OK);
+    there[gone] = 0;
+    uint32_t n_gone = 1;
+    for (int i = 0; i < 200; i++)
+        if (there[i] && pages[i].parent >= 0 && !there[pages[i].parent]) {
+            there[i] = 0;
+            n_gone++;
+        }
+    CHECK_EQ(scan_all(t, 10), 200 - n_gone);
+    CHECK_EQ(scan_all(t, 1000), 200 - n_gone);
+    for (int i = 0; i < 200; i++)
+        get_one(t, i);
+    audit(t);
+    tier_close(t);
+    kit_remove(dir);
+}
+
+static void test_realms(void) {
+    uint64_t random = seed;
+    const char *dir = kit_dir("realms");
+    tier *t = filled(dir, 100, &random);
+    uint8_t bytes[TIER_MAX_REALM_BYTES];
+    size_t n_bytes;
+    uint32_t first = pages[0].realm, n = 0, total = 0;
+    CHECK_EQ(tier_realm_bytes(t, first, bytes, &n_bytes), KVT_OK);
+    CHECK(n_bytes == 5 && memcmp(bytes, "files", 5) == 0);
+    CHECK_EQ(tier_realm_bytes(t, first + 1, bytes, &n_bytes), KVT_ENOENT);
+    CHECK_EQ(tier_realm_bytes(t, 0, bytes, &n_bytes), KVT_ENOENT);
+    CHECK_EQ(tier_realm_define(t, bytes, 0, &n), KVT_ELIMIT);
+    tier_close(t);
+    t = open_at(dir, 16 << 20, 0, TIER_FOUND_CLEAN);
+    /* More realms than there may be: those that nobody needs make room, those with pages stay. */
+    for (uint32_t i = 0; i < TIER_MAX_REALMS + 50; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "realm %u", i);
+        kvt_status status = tier_realm_define(t, name, strlen(name), &n);
+        CHECK(status == (i < TIER_MAX_REALMS - 1 ? KVT_OK : KVT_ELIMIT));
+    }
+    tier_close(t);
+    t = open_at(dir, 16 << 20, 0, TIER_FOUND_CLEAN);
+    CHECK_EQ(kit_realm(t, "one more"), TIER_MAX_REALMS + 1);
+    CHECK_EQ(kit_realm(t, "files"), first);
+    tier_place place = {0};
+    while (!place.done) {
+        CHECK_EQ(tier_del_realm(t, first, &place, 33, &n), KVT_OK);
+        total += n;
+    }
+    CHECK_EQ(total, 100);
+    CHECK_EQ(scan_all(t, 1000), 0);
+    audit(t);
+    tier_close(t);
+    kit_remove(dir);
+}
+
+/* A byte of a value changed behind the tier's back: found by a read, or by verify, and dropped. */
+static void test_damage(void) {
+    enum { N = 30 };
+    static uint8_t file[8 << 20];
+    uint64_t random = seed, checked, total = 0;
+    const char *dir = kit_dir("damage");
+    tier_usage u;
+    tier_close(filled(dir, N, &random));
+    size_t n = kit_file_read(dir, "data.mdb", file, sizeof file);
+    int damaged[2] = {-1, -1};
+    for (int i = N - 1, k = 0; i >= 0 && k < 2; i--) { /* leaves, stored as they are */
+        uint8_t bytes[64];
+        if (has_child(i) || pages[i].bytes < 9000 || i % 2)
+            continue;
+        kit_bytes(&pages[i], i, bytes, sizeof bytes);
+        uint8_t *at = memmem(file, n, bytes, sizeof bytes);
+        CHECK(at);
+        at[8000] ^= 0x10;
+        damaged[k++] = i;
+    }
+    CHECK(damaged[1] >= 0);
+    kit_file_write(dir, "data.mdb", file, n);
+    tier *t = open_at(dir, 16 << 20, 0, TIER_FOUND_CLEAN);
+    for (int i = 0; i < N; i++) {
+        tier_record r;
+        if (i == damaged[1])
+            continue;
+        kit_record(pages, i, &r);
+        CHECK_EQ(tier_get(t, &r), i == damaged[0] ? KVT_ECORRUPT : KVT_OK);
+        free(r.at);
+    }
+    there[damaged[0]] = 0;
+    get_one(t, damaged[0]); /* a miss from now on */
+    tier_place place = {0};
+    while (!place.done) {
+        CHECK_EQ(tier_verify(t, &place, 50000, &checked), KVT_OK);
+        total += checked;
+    }
+    CHECK_EQ(total, N - 1);
+    there[damaged[1]] = 0;
+    for (int i = 0; i < N; i++)
+        get_one(t, i);
+    CHECK_EQ(tier_use(t, &u), KVT_OK);
+    CHECK_EQ(u.corrupt, 2);
+    CHECK_EQ(u.records, N - 2);
+    audit(t);
+    tier_close(t);
+    kit_remove(dir);
+}
+
+/* The last pages of the file lost, as in a copy that was cut: it is looked through when it is
+ * opened, and used or moved aside; what is read is right or missing. */
+static void test_torn(void) {
+    static uint8_t file[8 << 20];
+    uint64_t random = seed;
+    uint32_t opened = 0, aside = 0;
+    for (uint32_t round = 0; round < 30; round++) {
+        const char *dir = kit_dir("torn");
+        tier_usage u;
+        tier_close(filled(dir, 60, &random));
+        size_t n = kit_file_read(dir, "data.mdb", file, sizeof file), lost;
+        lost = (1 + check_below(&random, round < 10 ? 3 : (uint32_t)(n / 4096) - 1)) * 4096;
+        lost -= check_below(&random, 2) ? check_below(&random, 4096) : 0;
+        kit_file_write(dir, "data.mdb", file, n - lost);
+        tier *t = kit_tier_open(dir, 16 << 20, "boot-1", 0);
+        CHECK_EQ(tier_use(t, &u), KVT_OK);
+        opened += u.found == TIER_FOUND_CLEAN;
+        aside += u.found == TIER_FOUND_BROKEN;
+        audit(t);
+        for (int i = 0; i < 60; i++) {
+            tier_record r;
+            kit_record(pages, i, &r);
+            uint8_t *expected = r.at, *found = malloc(r.bytes);
+            r.at = found;
+            if (tier_get(t, &r) == KVT_OK)
+                CHECK(memcmp(found, expected, r.bytes) == 0);
+            free(found);
+            free(expected);
+        }
+        tier_close(t);
+        kit_remove(dir);
+    }
+    CHECK(opened + aside == 30 && aside > 0);
+}
+
 int main(int argc, char **argv) {
     seed = argc > 1 ? strtoull(argv[1], NULL, 0) : 1;
     uint32_t n_operations = argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 0) : 20000;
+    test_refusals();
+    test_stamps();
+    test_smaller_budget();
+    test_collisions();
+    test_foreign();
+    test_orphans();
+    test_realms();
+    test_damage();
+    test_torn();
+    test_delete_when_full();
+    test_budget(70000);
+    test_budget(8704);
+    test_budget(1000);
     test_model(n_operations);
     puts("test_tier: ok");
     return 0;
