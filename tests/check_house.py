@@ -13,7 +13,8 @@ Rules:
   include   a room includes only the rooms that it stands on (ROOMS below)
   meet      radix and store meet in daemon/core* alone
   root      includes are written from the root, and the file exists
-  fence     nng, LMDB, zstd, CUDA, cJSON and zlib are used where FENCES says, and nowhere else
+  fence     nng, LMDB, zstd, CUDA, cJSON, zlib and llama.cpp are used where FENCES says, and nowhere
+            else
   pure      the core, radix and store neither start threads nor, but for store, read a clock or
             do input and output
   contract  kvtrunk.h needs nothing but <stddef.h> and <stdint.h>
@@ -39,6 +40,7 @@ ROOMS = [
     (r"radix/", "radix", ()),
     (r"kernels/", "kernels", ()),
     (r"store/", "store", ("kernels/",)),
+    (r"client/adapters/llama/", "the llama.cpp adapter", ()),
     (r"client/tool_[^/]*$", "the tool", ("client/", "radix/", "kernels/", "store/", "daemon/")),
     (r"client/", "the worker library", ("kernels/",)),
     (r"daemon/", "daemon", ("radix/", "store/", "kernels/")),
@@ -53,6 +55,7 @@ FENCES = [
     ("CUDA", r"(cuda|cublas|nvml|nvrtc|nvtx|cooperative_groups)", r"kernels/.*|client/map_cuda\.c"),
     ("cJSON", r"(cjson/)?cJSON", r"daemon/(config|report)\.c|client/tool_[^/]*\.c"),
     ("zlib", r"(zlib|zconf)\.h$", r"client/trace\.c"),
+    ("llama.cpp", r"(llama|ggml|gguf)[-\w]*\.h$", r"client/adapters/llama/.*"),
 ]
 CUDA_SOURCES = r"kernels/.*|tests/.*"
 
@@ -129,7 +132,8 @@ class House:
                 return
             if not included.startswith((own,) + allowed):
                 self.violate(path, line, "include", f"{name} may not include {included}")
-            elif name == "the worker library" and included.startswith("client/tool_"):
+            elif name == "the worker library" and \
+                    included.startswith(("client/tool_", "client/adapters/")):
                 self.violate(path, line, "include", f"{name} may not include {included}")
             return
 
@@ -277,6 +281,11 @@ PLANTED = [
     ("client/tool_json.c", "#include <cjson/cJSON.h>\n#include <zlib.h>\n", [(2, "fence")]),
     ("client/trace.c", "  # include <zlib.h>\n", []),
     ("client/map_cuda.c", "#include <cuda.h>\n", []),
+    ("client/adapters/llama/a.h", "#include <ggml-backend.h>\n#include <llama.h>\n", []),
+    ("client/adapters/llama/b.c", '#include "client/kvtrunk.h"\n#include "client/client.h"\n'
+     '#include "client/adapters/llama/a.h"\n', [(2, "include")]),
+    ("client/reads.c", '#include <llama.h>\n#include "client/adapters/llama/a.h"\n',
+     [(1, "fence"), (2, "include")]),
     ("client/map.c", "#include <cuda_runtime.h>\n", [(1, "fence")]),
     ("radix/radix.h", '#include "client/assert.h"\n#include "store/frames.h"\n', [(2, "include")]),
     ("radix/tree.c", "#include <time.h>\n#include <pthread.h>\n", [(1, "pure"), (2, "pure")]),

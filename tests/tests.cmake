@@ -128,3 +128,8 @@ kvt_test(e2e_async SOURCES e2e/async.c e2e/e2e.c LIBS kvtrunk_static kvt_oracle
 kvt_test(test_client_faults SOURCES test_client_faults.c fake_daemon.c ${client_test} LABELS slow)
 
 kvt_test(test_codec_calls SOURCES test_codec_calls.c LIBS kvtrunk_static)
+
+# The llama.cpp adapter, where libllama is given.
+if(KVT_LLAMA_DIR)
+    include(llama/llama.cmake)
+endif()

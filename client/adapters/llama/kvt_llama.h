@@ -53,16 +53,17 @@ typedef struct kvt_llama_options {
     const struct llama_context_params *context;
     const struct llama_model_params *model;
 
-    /* The file of weights, which is read and hashed once (some 10 GB/s from memory); or, for weights
-     * in several files or where that takes too long, a name that is another one for other weights.
-     * One of the two is needed; model_name wins. */
+    /* The file of weights, which is read and hashed once (some 10 GB/s from memory); or, for
+     * weights in several files or where that takes too long, a name that is another one for other
+     * weights. One of the two is needed; model_name wins. */
     const char *model_path;
     const char *model_name;
 
     const char *adapter; /* LoRA: realm.adapter, realm.adapter_version of kvtrunk.h */
     const char *adapter_version;
-    const char *salt;  /* keeps two users' prefixes apart */
-    const char *extra; /* what else changes bytes and the library cannot see: a control vector, say */
+    const char *salt; /* keeps two users' prefixes apart */
+    const char
+        *extra; /* what else changes bytes and the library cannot see: a control vector, say */
     const char *codec; /* NULL = "f16". Quantised KV types know only that one */
 
     const char *socket; /* as kvt_options.socket */

@@ -32,7 +32,8 @@ static const char help[] =
     "kvtrunk-llama --model FILE.gguf [options] [PROMPT-FILE ...]\n"
     "\n"
     "Completes prompts with llama.cpp. What kvtrunkd holds of a prompt is loaded instead of\n"
-    "computed, what another worker is computing is waited for, and the rest is computed and handed\n"
+    "computed, what another worker is computing is waited for, and the rest is computed and "
+    "handed\n"
     "in. Each file is a prompt; without files each line of standard input is one. The texts go to\n"
     "standard output, a line for each prompt to standard error:\n"
     "\n"
@@ -47,7 +48,8 @@ static const char help[] =
     "  --ctx N           tokens of context (default 4096)\n"
     "  --batch N         tokens computed at a time (default 512)\n"
     "  --threads N       (default 2)\n"
-    "  --kv TYPE         of K and V: f16 (default), bf16, f32, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl\n"
+    "  --kv TYPE         of K and V: f16 (default), bf16, f32, q8_0, q5_1, q5_0, q4_1, q4_0, "
+    "iq4_nl\n"
     "  --codec SET       how pages are kept (default f16: the same bits)\n"
     "  --wait MS         for another worker that gets on (default 10000; 0: never)\n"
     "  --window          keep only the window of sliding-window layers: less memory\n"
@@ -90,39 +92,72 @@ static int take_number(const char *name, const char *text, unsigned low, unsigne
 }
 
 static const struct option long_options[] = {
-    {"model", 1, NULL, 'm'},    {"socket", 1, NULL, 's'},   {"prefix", 1, NULL, 'x'},
-    {"predict", 1, NULL, 'n'},  {"ctx", 1, NULL, 'c'},      {"batch", 1, NULL, 'b'},
-    {"threads", 1, NULL, 't'},  {"kv", 1, NULL, 'k'},       {"codec", 1, NULL, 'e'},
-    {"wait", 1, NULL, 'w'},     {"window", 0, NULL, 'W'},   {"no-cache", 0, NULL, 'p'},
-    {"name", 1, NULL, 'N'},     {"json", 0, NULL, 'j'},     {"verbose", 0, NULL, 'v'},
-    {"help", 0, NULL, 'h'},     {NULL, 0, NULL, 0},
+    {"model", 1, NULL, 'm'},   {"socket", 1, NULL, 's'}, {"prefix", 1, NULL, 'x'},
+    {"predict", 1, NULL, 'n'}, {"ctx", 1, NULL, 'c'},    {"batch", 1, NULL, 'b'},
+    {"threads", 1, NULL, 't'}, {"kv", 1, NULL, 'k'},     {"codec", 1, NULL, 'e'},
+    {"wait", 1, NULL, 'w'},    {"window", 0, NULL, 'W'}, {"no-cache", 0, NULL, 'p'},
+    {"name", 1, NULL, 'N'},    {"json", 0, NULL, 'j'},   {"verbose", 0, NULL, 'v'},
+    {"help", 0, NULL, 'h'},    {NULL, 0, NULL, 0},
 };
 
 static int take_option(options *o, int which, const char *value, const char *name) {
     switch (which) {
-    case 'm': o->model = value; return OK;
-    case 's': o->socket = value; return OK;
-    case 'x': o->prefix_file = value; return OK;
-    case 'e': o->codec = value; return OK;
-    case 'N': o->name = value; return OK;
-    case 'k': o->kv_type = value; return OK;
-    case 'W': o->window = 1; return OK;
-    case 'p': o->plain = 1; return OK;
-    case 'j': o->json = 1; return OK;
-    case 'v': o->verbose = 1; return OK;
-    case 'n': return take_number(name, value, 0, 1 << 20, &o->n_predict);
-    case 'c': return take_number(name, value, 256, 1 << 20, &o->n_ctx);
-    case 'b': return take_number(name, value, 64, 1 << 16, &o->n_batch);
-    case 't': return take_number(name, value, 1, 512, &o->n_threads);
-    case 'w': return take_number(name, value, 0, 3600000, &o->wait_ms);
-    case 'h': fputs(help, stdout); exit(OK);
-    default: fputs("kvtrunk-llama --help lists the options\n", stderr); return BAD_USAGE;
+    case 'm':
+        o->model = value;
+        return OK;
+    case 's':
+        o->socket = value;
+        return OK;
+    case 'x':
+        o->prefix_file = value;
+        return OK;
+    case 'e':
+        o->codec = value;
+        return OK;
+    case 'N':
+        o->name = value;
+        return OK;
+    case 'k':
+        o->kv_type = value;
+        return OK;
+    case 'W':
+        o->window = 1;
+        return OK;
+    case 'p':
+        o->plain = 1;
+        return OK;
+    case 'j':
+        o->json = 1;
+        return OK;
+    case 'v':
+        o->verbose = 1;
+        return OK;
+    case 'n':
+        return take_number(name, value, 0, 1 << 20, &o->n_predict);
+    case 'c':
+        return take_number(name, value, 256, 1 << 20, &o->n_ctx);
+    case 'b':
+        return take_number(name, value, 64, 1 << 16, &o->n_batch);
+    case 't':
+        return take_number(name, value, 1, 512, &o->n_threads);
+    case 'w':
+        return take_number(name, value, 0, 3600000, &o->wait_ms);
+    case 'h':
+        fputs(help, stdout);
+        exit(OK);
+    default:
+        fputs("kvtrunk-llama --help lists the options\n", stderr);
+        return BAD_USAGE;
     }
 }
 
 static int take_options(int argc, char **argv, options *o) {
     int which, index = 0, code = OK;
-    *o = (options){.n_ctx = 4096, .n_batch = 512, .n_threads = 2, .n_predict = 32, .wait_ms = 10000,
+    *o = (options){.n_ctx = 4096,
+                   .n_batch = 512,
+                   .n_threads = 2,
+                   .n_predict = 32,
+                   .wait_ms = 10000,
                    .kv_type = "f16"};
     while (code == OK && (which = getopt_long(argc, argv, "h", long_options, &index)) != -1)
         code = take_option(o, which, optarg, which == '?' ? "" : long_options[index].name);

@@ -163,8 +163,8 @@ static void look_ahead(prefill *p) {
         return;
     }
     uint32_t keep = info.claimed_tokens > info.held_tokens ? info.claimed_tokens : info.held_tokens;
-    kvt_status status =
-        kvt_extend(p->lease, keep, (const uint32_t *)p->tokens + keep, p->n_tokens - keep, KVT_CLAIM);
+    kvt_status status = kvt_extend(p->lease, keep, (const uint32_t *)p->tokens + keep,
+                                   p->n_tokens - keep, KVT_CLAIM);
     if (!went_well(p, status))
         return;
     kvt_lease_get(p->lease, &info);
@@ -204,7 +204,8 @@ static kvt_status check(const kvt_llama *k, llama_seq_id sequence, const llama_t
         return llama_fail(KVT_EINVAL, "sequence %d: 0 to %u are possible, without %d", sequence,
                           k->n_seq_max - 1, k->scratch);
     if (n_tokens > k->n_ctx)
-        return llama_fail(KVT_ELIMIT, "%zu tokens: the context has room for %u", n_tokens, k->n_ctx);
+        return llama_fail(KVT_ELIMIT, "%zu tokens: the context has room for %u", n_tokens,
+                          k->n_ctx);
     return KVT_OK;
 }
 
@@ -219,8 +220,8 @@ kvt_status kvt_llama_prefill(kvt_llama *k, llama_seq_id sequence, const llama_to
                  .n_tokens = (uint32_t)n_tokens,
                  .result = {.n_tokens = (uint32_t)n_tokens}};
     llama_memory_seq_rm(k->memory, sequence, -1, -1);
-    if (went_well(&p, kvt_acquire(k->client, (const uint32_t *)tokens, n_tokens, KVT_CLAIM,
-                                  &p.lease))) {
+    if (went_well(
+            &p, kvt_acquire(k->client, (const uint32_t *)tokens, n_tokens, KVT_CLAIM, &p.lease))) {
         kvt_lease_info info;
         load_and_wait(&p);
         if (p.lease) {

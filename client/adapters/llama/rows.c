@@ -130,8 +130,8 @@ static void gather_row(kvt_llama *k, uint32_t i, const state_cache *cache, uint3
         const uint8_t *from = k->state + cache->rows_at[part] + cell * row_bytes;
         uint8_t *to = k->page[part] + (first_layer * (uint64_t)k->page_tokens + row) * row_bytes;
         for (uint32_t layer = 0; layer < k->shape.n_layers[i]; layer++)
-            memcpy(to + layer * k->page_tokens * row_bytes, from + layer * cache->layer_stride[part],
-                   row_bytes);
+            memcpy(to + layer * k->page_tokens * row_bytes,
+                   from + layer * cache->layer_stride[part], row_bytes);
     }
 }
 

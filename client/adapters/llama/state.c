@@ -94,9 +94,9 @@ static kvt_status read_part(reader *r, state_shape *shape, int part, uint32_t n_
         skip(r, cache->n_cells * row_bytes);
     }
     cache->layer_stride[part] = LAYER_HEAD_BYTES + cache->n_cells * shape->row_bytes[part];
-    return r->over ? refuse(r, KVT_EPROTO, "the state of a sequence ends inside %s",
-                            part_name[part])
-                   : KVT_OK;
+    return r->over
+               ? refuse(r, KVT_EPROTO, "the state of a sequence ends inside %s", part_name[part])
+               : KVT_OK;
 }
 
 static kvt_status read_cells(reader *r, state_cache *cache) {
@@ -204,8 +204,8 @@ int64_t state_find(const state_cache *cache, const uint8_t *bytes, uint32_t posi
     for (uint32_t i = 0; i < cache->n_cells; i++) {
         uint32_t cell = hint < cache->n_cells ? (hint + i) % cache->n_cells : i;
         const uint8_t *p = bytes + cache->cells_at + (size_t)cell * CELL_BYTES;
-        uint32_t found = (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 |
-                         (uint32_t)p[3] << 24;
+        uint32_t found =
+            (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
         if (found == position)
             return cell;
     }

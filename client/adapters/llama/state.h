@@ -1,8 +1,8 @@
 /*
  * state.h - the bytes in which llama.cpp hands over one sequence's KV (llama_state_seq_get_data):
  * the only reader and writer of them. llama.cpp promises nothing about this layout between its
- * versions and checks next to nothing when it takes such bytes back, so they are read strictly here,
- * and a layout that differs in anything is refused.
+ * versions and checks next to nothing when it takes such bytes back, so they are read strictly
+ * here, and a layout that differs in anything is refused.
  *
  *   u32 magic 0xaf143cd8 | i32 sequence (ignored)
  *   a cache, or two: the layers with full attention, then those with a sliding window
