@@ -183,6 +183,17 @@ static void take_options(probe *p, int argc, char **argv) {
     CHECK_MSG(p->model_path && p->text_path, "--model and --text are needed");
 }
 
+/* The model with weights of another type: convert --model FROM --out TO --kv TYPE --text - */
+static int convert(const probe *p) {
+    struct llama_model_quantize_params params = llama_model_quantize_default_params();
+    params.ftype =
+        strcmp(p->kv_type, "q8_0") == 0 ? LLAMA_FTYPE_MOSTLY_Q8_0 : LLAMA_FTYPE_MOSTLY_F16;
+    params.allow_requantize = true;
+    params.nthread = (int32_t)p->n_threads;
+    llama_log_set(hear_errors, NULL);
+    return llama_model_quantize(p->model_path, p->out, &params) != 0;
+}
+
 int main(int argc, char **argv) {
     static const struct {
         const char *name;
@@ -201,6 +212,8 @@ int main(int argc, char **argv) {
                .n_ctx = 2816};
     CHECK_MSG(argc > 1, "probe COMMAND --model FILE --text FILE ...");
     take_options(&p, argc, argv);
+    if (strcmp(argv[1], "convert") == 0)
+        return convert(&p);
     load(&p);
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
         if (strcmp(argv[1], commands[i].name) == 0)

@@ -11,7 +11,7 @@ typedef struct probe {
     const char *model_path, *text_path, *socket, *codec, *kv_type, *out;
     uint32_t list[PROBE_MAX_LIST]; /* --list: prefixes, or tails */
     uint32_t n_list;
-    uint32_t prefix, tail, chunk, rounds, windows, n_threads, n_ctx, seal_min;
+    uint32_t prefix, tail, from, chunk, rounds, windows, n_threads, n_ctx, seal_min;
     int window;
     struct llama_model *model;
     const struct llama_vocab *vocab;

@@ -10,7 +10,7 @@ enum {
     PAGE_TOKENS = 64,
     SEAL_MIN_TOKENS = 64, /* llama.cpp's CPU kernels for large batches begin there */
     TIMEOUT_MS = 1000,
-    WAIT_MS = 10000,
+    WAIT_MS = 60000,
     PIECE_BYTES = 64 << 20,
 };
 

@@ -71,7 +71,7 @@ typedef struct kvt_llama_options {
     uint32_t timeout_ms; /* of every call to the daemon; 0 = 1000 */
 
     /* How long to wait for another process that computes what comes next, counted anew each time
-     * that it gets on; then compute as well. 0 = 10000; KVT_LLAMA_NO_WAIT = never wait. */
+     * that it gets on; then compute as well. 0 = 60000; KVT_LLAMA_NO_WAIT = never wait. */
     uint32_t wait_ms;
 
     uint32_t page_tokens;     /* 0 = 64 */

@@ -34,8 +34,11 @@ static const char help[] =
     "Completes prompts with llama.cpp. What kvtrunkd holds of a prompt is loaded instead of\n"
     "computed, what another worker is computing is waited for, and the rest is computed and "
     "handed\n"
-    "in. Each file is a prompt; without files each line of standard input is one. The texts go to\n"
-    "standard output, a line for each prompt to standard error:\n"
+    "in. Each file is a prompt; without files each line of standard input is one (in it \\n "
+    "stands\n"
+    "for a new line, \\\\ for a backslash). The texts go to standard output, a line for each "
+    "prompt\n"
+    "to standard error:\n"
     "\n"
     "    first token after 52.1 ms; 2016 tokens: 2000 loaded, 16 computed, 0.0 ms waited\n"
     "\n"
@@ -51,7 +54,7 @@ static const char help[] =
     "  --kv TYPE         of K and V: f16 (default), bf16, f32, q8_0, q5_1, q5_0, q4_1, q4_0, "
     "iq4_nl\n"
     "  --codec SET       how pages are kept (default f16: the same bits)\n"
-    "  --wait MS         for another worker that gets on (default 10000; 0: never)\n"
+    "  --wait MS         for another worker that gets on (default 60000; 0: never)\n"
     "  --window          keep only the window of sliding-window layers: less memory\n"
     "  --no-cache        llama.cpp alone\n"
     "  --name NAME       shown in kvtrunk status\n"
@@ -157,7 +160,7 @@ static int take_options(int argc, char **argv, options *o) {
                    .n_batch = 512,
                    .n_threads = 2,
                    .n_predict = 32,
-                   .wait_ms = 10000,
+                   .wait_ms = 60000,
                    .kv_type = "f16"};
     while (code == OK && (which = getopt_long(argc, argv, "h", long_options, &index)) != -1)
         code = take_option(o, which, optarg, which == '?' ? "" : long_options[index].name);
@@ -283,6 +286,16 @@ static llama_token best_token(const worker *w) {
     return best;
 }
 
+/* FNV-1a of the logits: two workers that give the same one computed the same bits. */
+static uint64_t logits_hash(const worker *w) {
+    const unsigned char *bytes = (const void *)llama_get_logits_ith(w->ctx, -1);
+    size_t n = (size_t)llama_vocab_n_tokens(w->vocab) * sizeof(float);
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (size_t i = 0; i < n; i++)
+        hash = (hash ^ bytes[i]) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
 static void print_escaped(const char *text, size_t n) {
     for (size_t i = 0; i < n; i++) {
         unsigned char c = (unsigned char)text[i];
@@ -355,7 +368,7 @@ static int complete(worker *w, const char *prompt) {
     llama_token first = best_token(w);
     double first_ms = now_ms() - start_ms;
     if (w->o.json)
-        printf("{\"text\": \"");
+        printf("{\"logits\": \"%016llx\", \"text\": \"", (unsigned long long)logits_hash(w));
     code = generate(w, first);
     tell(w, &result, first_ms);
     return code;
@@ -388,12 +401,23 @@ static int serve_files(worker *w, int n, char **paths) {
     return code;
 }
 
+static void unescape(char *line) {
+    char *to = line;
+    for (const char *from = line; *from && *from != '\n'; from++) {
+        if (*from == '\\' && (from[1] == 'n' || from[1] == '\\'))
+            *to++ = *++from == 'n' ? '\n' : '\\';
+        else
+            *to++ = *from;
+    }
+    *to = 0;
+}
+
 static int serve_lines(worker *w) {
     char *line = NULL;
     size_t room = 0;
     int code = OK;
     for (ssize_t n; code == OK && (n = getline(&line, &room, stdin)) > 0;) {
-        line[strcspn(line, "\n")] = 0;
+        unescape(line);
         if (*line)
             code = complete(w, line);
     }

@@ -62,9 +62,25 @@ static void load(prefill *p, uint32_t held_tokens) {
     p->next_page = held_tokens / p->k->page_tokens;
 }
 
+/* Others compute what comes next. Waits until they got on or stopped: 1; not in wait_ms: 0. */
+static int wait_for_others(prefill *p, kvt_lease_info *info) {
+    uint32_t held_before = info->held_tokens, left_ms = p->k->wait_ms;
+    double start_ms = now_ms(), spent_ms = 0;
+    while (info->held_tokens <= held_before && info->computing_tokens && left_ms) {
+        /* The daemon bounds a wait by a limit of its own. */
+        if (!went_well(p, kvt_wait(p->lease, held_before, left_ms)))
+            break;
+        kvt_lease_get(p->lease, info);
+        spent_ms = now_ms() - start_ms;
+        left_ms = spent_ms < p->k->wait_ms ? (uint32_t)(p->k->wait_ms - spent_ms) : 0;
+    }
+    p->result.waited_ms += now_ms() - start_ms;
+    return p->lease && (info->held_tokens > held_before || !info->computing_tokens);
+}
+
 /*
- * Takes what is held, as far as others get in wait_ms each time. Ends with the lease that names
- * what this process may hand in, or without one.
+ * Takes what is held, as far as others get on. Ends with the lease that names what this process may
+ * hand in, or without one.
  */
 static void load_and_wait(prefill *p) {
     kvt_lease_info info;
@@ -75,14 +91,7 @@ static void load_and_wait(prefill *p) {
         if (!p->lease || info.computing_tokens < p->k->seal_min_tokens ||
             p->k->wait_ms == KVT_LLAMA_NO_WAIT)
             return;
-        double start_ms = now_ms();
-        uint32_t held_before = info.held_tokens;
-        kvt_status status = kvt_wait(p->lease, held_before, p->k->wait_ms);
-        p->result.waited_ms += now_ms() - start_ms;
-        if (!went_well(p, status))
-            return;
-        kvt_lease_get(p->lease, &info);
-        if (info.held_tokens <= held_before && info.computing_tokens)
+        if (!wait_for_others(p, &info))
             return; /* too slow for us: compute as well */
     }
 }
