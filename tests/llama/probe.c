@@ -199,8 +199,9 @@ int main(int argc, char **argv) {
         const char *name;
         int (*run)(probe *p);
     } commands[] = {
-        {"seed", probe_seed},   {"warm", probe_warm},     {"cold", probe_cold},
-        {"first", probe_first}, {"codecs", probe_codecs}, {"pages", probe_pages},
+        {"seed", probe_seed},   {"warm", probe_warm},   {"cold", probe_cold},
+        {"realm", probe_realm}, {"first", probe_first}, {"codecs", probe_codecs},
+        {"pages", probe_pages},
     };
     probe p = {.kv_type = "f16",
                .chunk = 512,

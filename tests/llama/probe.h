@@ -49,6 +49,8 @@ int probe_warm(probe *p);
 int probe_cold(probe *p);
 /* probe_first.c */
 int probe_first(probe *p);
+/* probe_realm.c */
+int probe_realm(probe *p);
 /* probe_codecs.c */
 int probe_codecs(probe *p);
 int probe_pages(probe *p);

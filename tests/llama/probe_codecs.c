@@ -337,7 +337,7 @@ int probe_pages(probe *p) {
     FILE *file = fopen(p->out, "wb");
     CHECK_MSG(file, "%s cannot be written", p->out);
     const kvt_geometry *g = &b.geometry;
-    fprintf(file, "KV %u %u %u %u %u\n", p->n_list * 1, g->n_kv_heads, PAGE, g->head_dim[0],
+    fprintf(file, "KV %u %u %u %u %u\n", p->n_list, g->n_kv_heads, PAGE, g->head_dim[0],
             g->head_dim[1]);
     for (uint32_t i = 0; i < p->n_list; i++) {
         uint32_t cache = p->list[i] >= b.shape.n_layers[0];

@@ -5,6 +5,7 @@
 
 Checks, in this order; each starts a daemon of its own:
 
+    realm      what cannot be shared is refused, and what changes bytes changes the realm
     bits       logits behind a loaded prefix are bit-equal to those behind one that is computed and
                cut at the same place: both models, f16 and quantised KV types, from another process;
                and they are not, where llama.cpp took another path (so the comparison can fail)
@@ -259,6 +260,10 @@ def warm_and_cold(daemon, which, prefixes, *more):
     probe("cold", which, "--list", listed, "--out", places[1], *more)
 
 
+def realm():
+    print("    " + probe("realm", SMOLLM2)[0]["engine"])
+
+
 def bits():
     few = [64, 500, 2000]
     many = [64, 65, 100, 128, 200, 333, 500, 512, 777, 1000, 1472, 1535, 1999, 2000]
@@ -431,7 +436,7 @@ def codecs():
 
 # ------------------------------------------------------------------------------------------ main
 
-CHECKS = {c.__name__: c for c in (bits, window, flight, kills, prompts, first, codecs)}
+CHECKS = {c.__name__: c for c in (realm, bits, window, flight, kills, prompts, first, codecs)}
 
 
 def main():
