@@ -28,10 +28,25 @@ typedef struct expected {
 
 static const expected table[] = {
     {"smollm2.kv", "f16", {0, 0}},
+    {"smollm2.kv", "i8", {0.002845, 0.006392}},
+    {"smollm2.kv", "fp8", {0.02184, 0.0248}},
+    {"smollm2.kv", "k8v4", {0.002845, 0.08809}},
+    {"smollm2.kv", "i4", {0.04292, 0.08809}},
+    {"smollm2.kv", "i2", {0.1665, 0.3464}},
+    {"smollm2.kv", "k:w4v,v:w4v", {0.08694, 0.08809}},
+    {"smollm2.kv", "k:i4s,v:i4s", {0.1382, 0.1025}},
+    {"gemma3.kv", "f16", {0, 0}},
+    {"gemma3.kv", "i8", {0.003073, 0.01258}},
+    {"gemma3.kv", "fp8", {0.02122, 0.02527}},
+    {"gemma3.kv", "k8v4", {0.003073, 0.09059}},
+    {"gemma3.kv", "i4", {0.04608, 0.09059}},
+    {"gemma3.kv", "i2", {0.1807, 0.3443}},
+    {"gemma3.kv", "k:w4v,v:w4v", {0.0835, 0.09059}},
+    {"gemma3.kv", "k:i4s,v:i4s", {0.1594, 0.1333}},
 };
 
 static void read_pages(const char *folder, const char *name, pages *ret_pages) {
-    char path[4096];
+    char path[8192];
     unsigned layers, heads, tokens, dims[2];
     snprintf(path, sizeof path, "%s/%s", folder, name);
     FILE *file = fopen(path, "rb");

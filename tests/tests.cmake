@@ -129,6 +129,8 @@ kvt_test(test_client_faults SOURCES test_client_faults.c fake_daemon.c ${client_
 
 kvt_test(test_codec_calls SOURCES test_codec_calls.c LIBS kvtrunk_static)
 
+kvt_test(test_real_kv SOURCES test_real_kv.c LIBS kvt_kernels m)
+
 # The llama.cpp adapter: what of it needs no llama.cpp, and the rest where libllama is given.
 kvt_test(test_llama_state SOURCES test_llama_state.c
          ${PROJECT_SOURCE_DIR}/client/adapters/llama/state.c)
