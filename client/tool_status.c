@@ -95,6 +95,18 @@ static void print_head(const cJSON *root) {
     uint64_t room = number_of(c, "arena_bytes"), used = number_of(c, "arena_used_bytes");
     print_bar("arena", used, room);
     printf("%s\n", tool_size(room));
+    const char *const tiers[] = {"host", "disk"};
+    for (size_t i = 0; i < sizeof tiers / sizeof *tiers; i++) {
+        char of_room[32], of_used[32], of_pages[32];
+        snprintf(of_room, sizeof of_room, "%s_bytes", tiers[i]);
+        snprintf(of_used, sizeof of_used, "%s_used_bytes", tiers[i]);
+        snprintf(of_pages, sizeof of_pages, "pages_%s", tiers[i]);
+        if (number_of(c, of_room) == 0)
+            continue;
+        print_bar(tiers[i], number_of(c, of_used), number_of(c, of_room));
+        printf("%s, ", tool_size(number_of(c, of_room)));
+        printf("%s pages\n", tool_number(number_of(c, of_pages)));
+    }
     uint64_t asked = number_of(c, "tokens_asked"), served = number_of(c, "tokens_served");
     print_bar("served", served, asked);
     printf("%s tokens asked for\n\n", tool_number(asked));

@@ -76,7 +76,8 @@ static kvt_status open_stores(core *c) {
                            .max_roots = g->max_realms,
                            .page_tokens = g->page_tokens,
                            .n_slots = 1};
-    size_t tree_bytes = radix_bytes(&limits), pages_bytes = page_table_bytes(g->max_pages),
+    uint32_t n_pages = g->max_pages + page_slack(g);
+    size_t tree_bytes = radix_bytes(&limits), pages_bytes = page_table_bytes(n_pages),
            place_bytes = frames_bytes(g->arena_bytes, g->max_frames);
     c->tree_memory = block(tree_bytes);
     c->pages_memory = block(pages_bytes);
@@ -85,7 +86,7 @@ static kvt_status open_stores(core *c) {
         return KVT_ENOMEM;
     kvt_status status = radix_init(c->tree_memory, tree_bytes, &limits, &c->tree);
     if (status == KVT_OK)
-        status = page_table_init(c->pages_memory, pages_bytes, g->max_pages, &c->pages);
+        status = page_table_init(c->pages_memory, pages_bytes, n_pages, &c->pages);
     if (status == KVT_OK)
         status = frames_init(c->frames_memory, place_bytes, g->arena_bytes, g->max_frames,
                              g->generations, &c->frames);
@@ -148,6 +149,8 @@ kvt_status core_open(const core_config *config, const core_env *env, char *why, 
     status = open_stores(c);
     if (status == KVT_OK)
         status = open_pools(c);
+    if (status == KVT_OK)
+        status = tiers_open(c);
     if (status != KVT_OK) {
         if (why)
             snprintf(why, why_bytes, "%s for %u pages and %llu arena bytes: lower max_pages",
@@ -163,7 +166,8 @@ kvt_status core_open(const core_config *config, const core_env *env, char *why, 
 void core_close(core *c) {
     if (!c)
         return;
-    KVT_ASSERT(c->n_jobs == 0);
+    KVT_ASSERT(c->n_jobs == 0 && (!c->tiers || c->tiers->n_jobs == 0));
+    tiers_close(c->tiers);
     block_free(c->tree_memory);
     block_free(c->pages_memory);
     block_free(c->frames_memory);
@@ -348,16 +352,22 @@ void core_message(core *c, core_ticket ticket, const void *message, size_t n) {
     else
         serve_session(c, &rq, pipe);
     waiters_wake(c);
+    tiers_pump(c);
 }
 
 void core_job_done(core *c, core_job *job) {
-    KVT_ASSERT(c->n_jobs > 0);
-    c->n_jobs--;
-    if (job->kind == CORE_JOB_SEAL)
-        seal_job_done(c, job);
-    else
-        stage_job_done(c, job);
+    if (job->kind >= CORE_JOB_DOWN) {
+        tier_job_done(c, job);
+    } else {
+        KVT_ASSERT(c->n_jobs > 0);
+        c->n_jobs--;
+        if (job->kind == CORE_JOB_SEAL)
+            seal_job_done(c, job);
+        else
+            stage_job_done(c, job);
+    }
     waiters_wake(c);
+    tiers_pump(c);
 }
 
 uint64_t core_tick(core *c) {
@@ -377,7 +387,8 @@ void core_drain(core *c) {
 }
 
 int core_is_idle(const core *c) {
-    return c->n_jobs == 0;
+    return c->n_jobs == 0 && (!c->tiers || c->tiers->n_jobs == 0) &&
+           (!c->draining || spill_is_over(c));
 }
 
 uint64_t core_boot_id(const core *c) {

@@ -19,6 +19,7 @@
 #include "client/wire.h"
 #include "kernels/page.h"
 #include "radix/radix.h"
+#include "store/tier_key.h"
 
 typedef struct core core;
 
@@ -42,20 +43,40 @@ typedef enum core_job_kind {
     CORE_JOB_STAGE = 1, /* open a worker's staging file */
     CORE_JOB_UNSTAGE,   /* close it */
     CORE_JOB_SEAL,      /* copy pages from staging into frames, and check them */
+    CORE_JOB_DOWN,      /* copy pages from the arena into host frames */
+    CORE_JOB_UP,        /* copy pages from host frames into the arena, and check them */
+    CORE_JOB_WRITE,     /* host frames to records on disk */
+    CORE_JOB_READ,      /* records on disk to host frames */
+    CORE_JOB_ERASE,     /* drop records on disk */
 } core_job_kind;
 
-/* One page of a CORE_JOB_SEAL. */
+/* One page of a job. */
 typedef struct core_copy {
-    uint64_t from_offset; /* in the staging file */
-    uint64_t to_offset;   /* in the arena's data */
+    uint64_t from_offset; /* SEAL: in the staging file; DOWN: in the arena's data; UP, WRITE: in the
+                             host arena */
+    uint64_t to_offset;   /* SEAL, UP: in the arena's data; DOWN, READ: in the host arena */
     uint32_t bytes;
     uint32_t rows;     /* that the page must say it has */
-    kvt_status status; /* out: KVT_OK, KVT_EIO, KVT_ECORRUPT, KVT_EGEOMETRY, KVT_EVERSION */
+    kvt_status status; /* out: KVT_OK, KVT_EIO, KVT_ECORRUPT, KVT_EGEOMETRY, KVT_EVERSION; of the
+                          disk: KVT_ENOENT, KVT_EFULL, KVT_EEXIST, KVT_EORDER */
     /* the core's own */
     uint32_t frame;
     uint64_t page;
     radix_node node;
 } core_copy;
+
+/* What a page is called on disk (store/tier_key.h), beside its place in CORE_JOB_WRITE, READ and
+ * ERASE. A serial of 0 is given by the disk; that of the parent is known when the child is written,
+ * since a parent is written in an earlier job or earlier in this one. */
+typedef struct core_record {
+    tier_key key, parent;
+    uint64_t serial;        /* WRITE: out */
+    uint64_t parent_serial; /* 0: depth 0, or the parent is `parent_in_job` */
+    uint32_t parent_in_job; /* index + 1 of the parent in this job, 0: not in it */
+    uint32_t depth;
+    uint16_t slot, n_tokens;
+    uint32_t tokens[128];
+} core_record;
 
 /*
  * Work that takes time. It belongs to the core's pool; env.submit takes it, somebody runs it (a
@@ -71,10 +92,15 @@ typedef struct core_job {
     uint32_t uid;           /* that must own the file */
     uint64_t staging_bytes; /* that it must have */
     int staging;            /* STAGE: out, a handle >= 0; SEAL, UNSTAGE: in */
-    /* CORE_JOB_SEAL */
-    const kvt_page_shape *shape;
+    /* all others */
+    const kvt_page_shape *shape; /* SEAL, UP */
     uint32_t n_copies;
     core_copy *copies;
+    /* WRITE, READ, ERASE */
+    core_record *records; /* [n_copies] */
+    uint32_t realm;       /* number; all records of a job are of one realm; SEAL: the core's own */
+    const uint8_t *realm_bytes;
+    uint32_t n_realm_bytes; /* canonical; valid while it is submitted */
     /* the core's own */
     core_ticket ticket;
     uint64_t number;
@@ -116,6 +142,8 @@ typedef struct core_env {
                      size_t room);
 } core_env;
 
+enum { CORE_TIER_JOBS = 16 };
+
 typedef struct core_config {
     uint64_t boot_id;     /* not 0, another at each start */
     const char *tenant;   /* name of the tenant; copied, as are the strings below */
@@ -134,12 +162,17 @@ typedef struct core_config {
     uint32_t max_leases;             /* of a session */
     uint32_t max_leases_total;       /* of all */
     uint32_t max_claimed_pages;      /* of a session, unsealed */
-    uint32_t max_jobs;               /* under way at the same time */
+    uint32_t max_jobs;               /* under way at once; with tiers, CORE_TIER_JOBS beside */
     uint32_t grace_ms;               /* an orphaned session is kept so long */
     uint32_t max_wait_ms;            /* bound of WAIT */
     uint32_t max_pins;               /* 0: none can be made */
     uint64_t max_pinned_bytes;       /* of all pins */
     uint64_t max_owner_pinned_bytes; /* of those of one owner */
+    /* lower tiers; host_bytes 0: none, disk_bytes needs host_bytes */
+    uint64_t host_bytes; /* data of the host arena: multiple of FRAMES_GRANULE_BYTES */
+    uint32_t max_host_frames;
+    uint64_t disk_bytes;      /* that records may take in all */
+    uint32_t promote_wait_ms; /* ACQUIRE waits so long for pages that come up */
 } core_config;
 
 /* KVT_EINVAL: a limit is out of range, with a sentence in why. KVT_ENOMEM. */
@@ -160,6 +193,28 @@ void core_message(core *c, core_ticket ticket, const void *message, size_t n);
 
 void core_job_done(core *c, core_job *job);
 
+/*
+ * What a scan of the disk finds, parents first: the page stands in the tree again, on disk alone.
+ * One whose parent is not known, that is there already or has no room is erased. Returns the
+ * realm's number, for core_found_realm, or 0 if it cannot be served any more (another geometry, no
+ * room).
+ */
+typedef struct core_found {
+    uint32_t realm;
+    const core_record *record;
+    uint32_t bytes;
+    uint16_t rows;
+    uint64_t disk_bytes; /* that it takes there */
+} core_found;
+uint32_t core_found_realm(core *c, const void *canonical, size_t n_bytes);
+void core_found_page(core *c, const core_found *found);
+void core_found_all(core *c); /* the scan has ended */
+
+/* Nothing that was on disk is there any more. */
+void core_disk_lost(core *c);
+/* The disk does not answer (0), or does again (1): until then nothing is asked of it. */
+void core_disk_up(core *c, int up);
+
 /* The process of this session has ended. Unknown sessions are ignored. */
 void core_peer_gone(core *c, uint32_t session);
 
@@ -169,7 +224,7 @@ uint64_t core_tick(core *c);
 
 /* From now on: no new session, no claim; waits end. For an orderly stop. */
 void core_drain(core *c);
-int core_is_idle(const core *c); /* no job under way */
+int core_is_idle(const core *c); /* no job under way, and nothing that a drain has yet to write */
 
 /* --- what can be looked at
  * ------------------------------------------------------------------------ */
@@ -206,7 +261,16 @@ typedef struct core_counts {
     uint64_t pin_hits;           /* a pinned prefix was asked for */
     uint64_t pins_expired;       /* their time to live was over */
     uint64_t flushes;
-    uint64_t pages_flushed; /* that went at once */
+    uint64_t pages_flushed;    /* that went at once */
+    uint64_t pages_demoted;    /* copied to the host tier */
+    uint64_t pages_written;    /* to disk */
+    uint64_t pages_read;       /* from disk */
+    uint64_t pages_promoted;   /* copied up from the host tier */
+    uint64_t pages_lost;       /* a lower tier did not give them back right: forgotten */
+    uint64_t tier_errors;      /* copies, reads and writes that failed */
+    uint64_t pages_found;      /* on disk, at start */
+    uint64_t tokens_from_host; /* of tokens_served: were in no higher tier */
+    uint64_t tokens_from_disk;
     /* now */
     uint64_t sessions;
     uint64_t orphans;
@@ -226,6 +290,10 @@ typedef struct core_counts {
     uint64_t pins;
     uint64_t pinned_bytes; /* by pins; a page under two of them counts twice */
     uint64_t flushed_held; /* subtrees that were flushed and are still leased */
+    uint64_t pages_device, pages_host, pages_disk; /* copies of sealed pages in each tier */
+    uint64_t pages_dirty; /* wait for being copied to a lower tier that there is */
+    uint64_t host_bytes, host_used_bytes;
+    uint64_t disk_bytes, disk_used_bytes;
 } core_counts;
 void core_count(const core *c, core_counts *ret_counts);
 

@@ -137,7 +137,8 @@ static void touch(core *c, const lease *l) {
         radix_set_key(c->tree, l->partial, c->clock);
 }
 
-static void count_acquire(core *c, const lease *l, uint32_t n_asked, uint32_t n_before) {
+static void count_acquire(core *c, const lease *l) {
+    uint32_t n_asked = l->n_asked, n_before = l->n_tokens - l->n_asked;
     uint32_t held = lease_held_tokens(c, l);
     uint32_t served = held > n_before ? held - n_before : 0;
     served = served < n_asked ? served : n_asked;
@@ -147,6 +148,15 @@ static void count_acquire(core *c, const lease *l, uint32_t n_asked, uint32_t n_
     c->counts.full_hits += n_asked > 0 && served == n_asked;
     c->counts.misses += n_asked > 0 && served == 0;
     c->counts.partial_hits += l->partial != RADIX_NONE;
+}
+
+void reply_acquire(core *c, core_ticket ticket, uint64_t number, lease *l, uint32_t first_page) {
+    /* A page that did not come up is missing now: somebody computes it. */
+    lease_take_over(c, l);
+    lease_recount(c, l);
+    lease_count_tiers(c, l);
+    count_acquire(c, l);
+    reply_lease(c, ticket, KVT_OP_ACQUIRE, number, l, first_page);
 }
 
 void serve_acquire(core *c, request *rq) {
@@ -188,7 +198,10 @@ void serve_acquire(core *c, request *rq) {
     lease_take_over(c, l);
     lease_recount(c, l);
     touch(c, l);
-    pins_hit(c, l);
-    count_acquire(c, l, req.n_tokens, l->n_tokens - req.n_tokens);
-    reply_lease(c, rq->ticket, rq->header.op, rq->header.number, l, req.first_page);
+    l->n_asked = req.n_tokens;
+    lease_note_tiers(c, l);
+    if (!c->draining && promote_path(c, lease_held(c, l), l->partial) &&
+        waiter_add(c, rq, lease_id(c, l), 0, req.first_page, c->config.promote_wait_ms))
+        return;
+    reply_acquire(c, rq->ticket, rq->header.number, l, req.first_page);
 }

@@ -66,7 +66,7 @@ static void audit_page(void *context, page_handle page, const page_entry *entry)
     if (slot == 0 && node_is_sealed(c, entry->node) != radix_is_held(c->tree, entry->node))
         fail(a, "node %u is held = %d, its first page is %s", entry->node,
              radix_is_held(c->tree, entry->node), page_state_name(entry->state));
-    if (sealed && entry->frame == PAGE_NO_FRAME)
+    if (sealed && entry->frame == PAGE_NO_FRAME && !c->tiers)
         fail(a, "page %llx is sealed without a frame", (unsigned long long)page);
     if (!sealed && entry->frame != PAGE_NO_FRAME)
         fail(a, "page %llx is %s with a frame", (unsigned long long)page,
@@ -182,6 +182,7 @@ static void audit_pages(audit *a) {
         for (uint32_t k = 0; k < job->n_copies; k++)
             n_job_frames += job->copies[k].frame != PAGE_NO_FRAME;
     }
+    n_job_frames += tiers_frames_of(c, CORE_JOB_UP, CORE_JOB_UP);
     frames_counts places;
     frames_count(c->frames, &places);
     if (places.used != a->n_frames + n_job_frames)
@@ -220,6 +221,8 @@ kvt_status core_audit(const core *c, char *why, size_t why_bytes) {
         status = page_table_audit(c->pages, why, why_bytes);
     if (status == KVT_OK)
         status = frames_audit(c->frames, why, why_bytes);
+    if (status == KVT_OK && c->tiers)
+        status = tiers_audit(c, why, why_bytes);
     if (status != KVT_OK)
         return status;
     size_t n = (size_t)c->config.max_pages + c->config.max_realms + 2;

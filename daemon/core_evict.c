@@ -7,9 +7,11 @@
 
 void page_drop(core *c, page_handle page) {
     uint32_t frame;
-    page_unref(c->pages, page, &frame);
+    int is_gone = page_unref(c->pages, page, &frame);
     if (frame != PAGE_NO_FRAME)
         frames_free(c->frames, frame);
+    if (is_gone)
+        tier_forget(c, (uint32_t)page);
 }
 
 void node_discard(core *c, radix_node node) {
@@ -24,9 +26,10 @@ static void evict(core *c, radix_node node) {
     uint32_t n_slots = radix_slots(c->tree, node);
     for (uint32_t slot = 0; slot < n_slots; slot++) {
         const page_entry *entry = node_entry(c, node, slot);
-        KVT_ASSERT(entry && entry->frame != PAGE_NO_FRAME);
+        KVT_ASSERT(entry && (entry->frame != PAGE_NO_FRAME || c->tiers));
         c->counts.pages_evicted++;
-        c->counts.bytes_evicted += frames_size(c->frames, entry->frame);
+        if (entry->frame != PAGE_NO_FRAME)
+            c->counts.bytes_evicted += frames_size(c->frames, entry->frame);
     }
     node_discard(c, node);
 }
@@ -37,6 +40,30 @@ int evict_coldest(core *c) {
         return 0;
     evict(c, node);
     return 1;
+}
+
+/* For an arena frame. With lower tiers the coldest tail of all is seldom in the arena; what may be
+ * lost then is a page that has no copy yet. */
+static void evict_subtree(core *c, radix_node top);
+static int evict_tail(core *c) {
+    if (!c->tiers)
+        return evict_coldest(c);
+    const order *dirty = c->tiers->device_dirty;
+    for (uint32_t i = 0; i < order_count(dirty) && i < 256; i++) {
+        radix_node node = page_get(c->pages, page_at(c->pages, order_at(dirty, i)))->node;
+        if (radix_is_leaf(c->tree, node) && !radix_is_busy(c->tree, node)) {
+            evict(c, node);
+            return 1;
+        }
+    }
+    for (uint32_t i = 0; i < order_count(dirty); i++) {
+        radix_node node = page_get(c->pages, page_at(c->pages, order_at(dirty, i)))->node;
+        if (!radix_is_busy(c->tree, node)) {
+            evict_subtree(c, node);
+            return 1;
+        }
+    }
+    return 0;
 }
 
 /* Evicts an idle node and everything below it, tails first. */
@@ -67,6 +94,16 @@ static int frame_movable(void *context, uint32_t frame) {
     return node != RADIX_NONE && !radix_is_busy(c->tree, node);
 }
 
+/* Frees the frame: by leaving the arena if the page has a copy below, else with its node. */
+static void vacate(core *c, uint32_t frame) {
+    radix_node node = c->frame_node[frame];
+    for (uint32_t slot = 0, n = radix_slots(c->tree, node); slot < n; slot++)
+        if (node_entry(c, node, slot)->frame == frame &&
+            room_device_page(c, node_page(c, node, slot)))
+            return;
+    evict_subtree(c, node);
+}
+
 /*
  * Room may be spread over slabs of other frame sizes, where evicting the coldest pages one by one
  * would empty a slab only by luck. Then the slab that holds the fewest pages is emptied, with
@@ -81,7 +118,7 @@ static int evict_slab(core *c, uint64_t bytes) {
         return 0;
     for (uint32_t i = 0; i < n; i++)
         if (frames_in_use(c->frames, list[i])) /* else it hung below an earlier one */
-            evict_subtree(c, c->frame_node[list[i]]);
+            vacate(c, list[i]);
     return n > 0;
 }
 
@@ -94,10 +131,10 @@ kvt_status frame_alloc(core *c, uint64_t bytes, uint32_t *ret_frame) {
         if (status != KVT_EFULL)
             return status;
         if (c->counts.bytes_evicted - start < patience) {
-            if (evict_coldest(c))
+            if (room_device(c) || evict_tail(c))
                 continue;
         }
-        if (!evict_slab(c, bytes) && !evict_coldest(c))
+        if (!evict_slab(c, bytes) && !evict_tail(c))
             return KVT_EFULL;
     }
 }

@@ -86,8 +86,22 @@ radix_node lease_held(const core *c, const lease *l) {
     return node;
 }
 
+radix_node lease_ready(const core *c, const lease *l) {
+    radix_node held = lease_held(c, l), ready = held;
+    if (!c->tiers || c->tiers->n_absent == 0)
+        return held;
+    for (radix_node node = held; radix_depth(c->tree, node) > 0; node = radix_parent(c->tree, node))
+        if (!is_resident(c, node))
+            ready = radix_parent(c->tree, node);
+    return ready;
+}
+
 static int partial_counts(const core *c, const lease *l, radix_node held) {
     return l->partial != RADIX_NONE && radix_parent(c->tree, l->partial) == held;
+}
+
+static int partial_ready(const core *c, const lease *l, radix_node ready) {
+    return partial_counts(c, l, ready) && is_resident(c, l->partial);
 }
 
 uint32_t lease_stored_tokens(const core *c, const lease *l) {
@@ -96,9 +110,9 @@ uint32_t lease_stored_tokens(const core *c, const lease *l) {
 }
 
 uint32_t lease_held_tokens(const core *c, const lease *l) {
-    radix_node held = lease_held(c, l);
-    uint32_t n = path_tokens(c, held);
-    return partial_counts(c, l, held) ? n + l->partial_tokens : n;
+    radix_node ready = lease_ready(c, l);
+    uint32_t n = path_tokens(c, ready);
+    return partial_ready(c, l, ready) ? n + l->partial_tokens : n;
 }
 
 /* --- who computes what -------------------------------------------------------------------------
@@ -188,8 +202,8 @@ void lease_drop_path(core *c, lease *l, radix_node tail, radix_node partial) {
  */
 
 uint32_t lease_held_pages(const core *c, const lease *l) {
-    radix_node held = lease_held(c, l);
-    return radix_depth(c->tree, held) + (partial_counts(c, l, held) ? 1 : 0);
+    radix_node ready = lease_ready(c, l);
+    return radix_depth(c->tree, ready) + (partial_ready(c, l, ready) ? 1 : 0);
 }
 
 static void put_page(core *c, kvt_writer *w, radix_node node) {
@@ -205,23 +219,25 @@ static void put_page(core *c, kvt_writer *w, radix_node node) {
 }
 
 void put_held_pages(core *c, kvt_writer *w, const lease *l, uint32_t first_page, uint32_t n_pages) {
-    radix_node held = lease_held(c, l);
-    uint32_t depth = radix_depth(c->tree, held), n = 0;
+    radix_node ready = lease_ready(c, l);
+    uint32_t depth = radix_depth(c->tree, ready), n = 0;
     /* Walking up gives them in reverse. */
-    for (radix_node node = held; depth - n > first_page; node = radix_parent(c->tree, node))
+    for (radix_node node = ready; depth - n > first_page; node = radix_parent(c->tree, node))
         c->path[n++] = node;
     uint32_t put = 0;
     while (n > 0 && put < n_pages) {
         put_page(c, w, c->path[--n]);
         put++;
     }
-    if (put < n_pages && partial_counts(c, l, held))
+    if (put < n_pages && partial_ready(c, l, ready))
         put_page(c, w, l->partial);
 }
 
 void reply_lease(core *c, core_ticket ticket, uint16_t op, uint64_t number, lease *l,
                  uint32_t first_page) {
     uint32_t held = lease_held_tokens(c, l), end = lease_computing_end(c, l);
+    uint32_t lifted = lease_lifting_end(c, l);
+    end = end > lifted ? end : lifted;
     uint32_t n_pages = lease_held_pages(c, l);
     uint32_t page_tokens = c->realms[l->realm].shapes[0].page_tokens;
     if (held > l->n_tokens)
@@ -276,7 +292,7 @@ void serve_fork(core *c, request *rq) {
     uint32_t page_tokens = c->realms[from->realm].shapes[0].page_tokens;
     uint32_t n = req.n_tokens, n_held = lease_held_tokens(c, from);
     n_held = n < n_held ? n : n_held;
-    radix_node held = lease_held(c, from);
+    radix_node held = lease_ready(c, from);
     uint32_t full = n_held / page_tokens, rest = n_held % page_tokens;
     l->tail =
         path_at(c, held, full < radix_depth(c->tree, held) ? full : radix_depth(c->tree, held));

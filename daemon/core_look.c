@@ -35,6 +35,19 @@ void core_count(const core *c, core_counts *ret_counts) {
     n.pins = c->n_pins;
     n.pinned_bytes = c->pinned_bytes;
     n.flushed_held = c->n_hidden;
+    n.pages_device = n.frames_used;
+    if (c->tiers) {
+        const tiers *t = c->tiers;
+        frames_count(t->host, &places);
+        n.pages_host = t->n_host;
+        n.pages_disk = t->n_disk;
+        n.pages_dirty = order_count(t->device_dirty) + order_count(t->host_dirty);
+        n.host_bytes = places.arena_bytes;
+        n.host_used_bytes = places.used_bytes;
+        n.disk_bytes = c->config.disk_bytes;
+        n.disk_used_bytes = t->disk_used;
+        n.jobs += t->n_jobs;
+    }
     *ret_counts = n;
 }
 

@@ -30,13 +30,25 @@ static realm *realm_find(core *c, const kvt_realm_req *req) {
 
 /* A free place; if there is none, that of a realm without pages and leases. A worker that still
  * uses the old number is told KVT_ENOENT and registers again. */
+/* Does a job under way read its shape? Its pages may be out of the tree already. */
+static int realm_in_job(const core *c, const realm *r) {
+    const kvt_page_shape *first = &r->shapes[0], *end = first + KVT_MAX_GROUPS;
+    for (uint32_t i = 0; i < c->config.max_jobs; i++)
+        if (c->jobs[i].shape >= first && c->jobs[i].shape < end)
+            return 1;
+    for (uint32_t i = 0; c->tiers && i < TIER_JOBS; i++)
+        if (c->tiers->jobs[i].shape >= first && c->tiers->jobs[i].shape < end)
+            return 1;
+    return 0;
+}
+
 static realm *realm_place(core *c) {
     for (uint32_t i = 0; i < c->config.max_realms; i++)
         if (!c->realms[i].number)
             return &c->realms[i];
     for (uint32_t i = 0; i < c->config.max_realms; i++) {
         realm *r = &c->realms[i];
-        if (radix_root_remove(c->tree, r->root) == KVT_OK) {
+        if (!realm_in_job(c, r) && radix_root_remove(c->tree, r->root) == KVT_OK) {
             r->root = RADIX_NONE;
             r->number = 0;
             c->n_realms--;
@@ -100,20 +112,27 @@ static kvt_status realm_new(core *c, const kvt_realm_req *req, char *why, size_t
     return KVT_OK;
 }
 
+kvt_status realm_open(core *c, const kvt_realm_req *req, char *why, size_t why_bytes,
+                      realm **ret_realm) {
+    realm *r = realm_find(c, req);
+    if (!r)
+        return realm_new(c, req, why, why_bytes, ret_realm);
+    *ret_realm = r;
+    return KVT_OK;
+}
+
 void serve_realm(core *c, request *rq) {
     kvt_realm_req req;
+    realm *r;
+    char why[256] = "";
     if (kvt_wire_get_realm_req(rq->body, rq->n_bytes, &req) != KVT_OK) {
         nonsense(c, rq->ticket.pipe);
         return;
     }
-    realm *r = realm_find(c, &req);
-    if (!r) {
-        char why[256] = "";
-        kvt_status status = realm_new(c, &req, why, sizeof why, &r);
-        if (status != KVT_OK) {
-            refuse(c, rq, status, "%s", why[0] ? why : kvt_status_text(status));
-            return;
-        }
+    kvt_status status = realm_open(c, &req, why, sizeof why, &r);
+    if (status != KVT_OK) {
+        refuse(c, rq, status, "%s", why[0] ? why : kvt_status_text(status));
+        return;
     }
     kvt_realm_rep rep = {.realm = r->number,
                          .geometry_hash = r->shapes[0].geometry_hash,

@@ -132,6 +132,7 @@ void serve_seal(core *c, request *rq) {
                       .lane = s->number,
                       .staging = s->staging,
                       .shape = &c->realms[l->realm].shapes[0],
+                      .realm = l->realm,
                       .copies = copies,
                       .ticket = rq->ticket,
                       .number = rq->header.number,
@@ -172,7 +173,7 @@ static void replace_short(core *c, radix_node node) {
 
 /* The page is in the tree still (its worker may have died and nobody else claimed it), and the one
  * in front of it is held. */
-static kvt_status copy_settle(core *c, const session *s, core_copy *copy) {
+static kvt_status copy_settle(core *c, const session *s, uint32_t realm_slot, core_copy *copy) {
     if (copy->status != KVT_OK) {
         c->counts.pages_corrupt++;
         return copy->status;
@@ -191,6 +192,7 @@ static kvt_status copy_settle(core *c, const session *s, core_copy *copy) {
     page_move(c->pages, copy->page, PAGE_SEALED);
     page_set_sealed(c->pages, copy->page, s->number, (uint16_t)copy->rows);
     copy->frame = PAGE_NO_FRAME;
+    tier_sealed(c, copy->page, realm_slot, 0, copy->bytes);
     c->counts.pages_sealed++;
     if (node_is_sealed(c, copy->node)) {
         radix_set_held(c->tree, copy->node, 1);
@@ -216,7 +218,7 @@ void seal_job_done(core *c, core_job *job) {
     kvt_status status = KVT_OK;
     for (uint32_t i = 0; i < job->n_copies; i++) {
         core_copy *copy = &job->copies[i];
-        kvt_status one = copy_settle(c, s, copy);
+        kvt_status one = copy_settle(c, s, job->realm, copy);
         copy_finish(c, copy);
         if (status == KVT_OK)
             status = one;
@@ -232,6 +234,7 @@ void seal_job_done(core *c, core_job *job) {
         reply_error(c, job->ticket, KVT_OP_SEAL, job->number, KVT_ESTALE,
                     "the lease was released while its pages were being sealed");
     }
+    job->shape = NULL;
     job->next = c->free_jobs;
     c->free_jobs = job;
     session_job_done(c, s);

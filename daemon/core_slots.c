@@ -64,6 +64,7 @@ void node_drop_pages(core *c, radix_node node) {
     uint32_t n_slots = radix_slots(c->tree, node);
     for (uint32_t slot = 0; slot < n_slots; slot++) {
         page_handle page = node_page(c, node, slot);
+        tier_unlist(c, page);
         /* A job that still copies it finds out by this that the page is wanted no more. */
         page_set_node(c->pages, page, RADIX_NONE);
         page_drop(c, page);

@@ -13,6 +13,7 @@
 #include "client/assert.h"
 #include "daemon/core.h"
 #include "store/frames.h"
+#include "store/order.h"
 #include "store/page_table.h"
 
 enum { NONE = 0 };
@@ -82,6 +83,10 @@ typedef struct lease {
     uint8_t claim;
     uint8_t leave_one;
     uint64_t number; /* request that gave it */
+    /* of the ACQUIRE under way or last answered */
+    uint32_t n_asked;   /* tokens of the message */
+    uint32_t from_host; /* held tokens that were in no higher tier when they were asked for */
+    uint32_t from_disk;
 } lease;
 
 /* A prefix that is kept, see core_pin.c. */
@@ -100,14 +105,95 @@ typedef struct pin {
 
 typedef struct waiter {
     uint32_t session; /* slot + 1; 0: free */
+    uint16_t op;      /* WAIT, ACQUIRE (pages come up), SPILL */
     core_ticket ticket;
     uint64_t number;
-    uint64_t lease;
+    uint64_t lease; /* 0: of SPILL */
     uint32_t held_tokens;
     uint32_t first_page;
     uint64_t due_ms;
     uint32_t next; /* index + 1: list in order of arrival, or the free list */
 } waiter;
+
+/*
+ * Where the bytes of a sealed page are, besides the arena. By index of the page table.
+ *
+ *   arena frame   page_entry.frame        in `device_clean` if a copy lies below, else
+ *                                         `device_dirty`
+ *   host frame    tier_page.host_frame    in `host_clean` if the page is also in the arena or on
+ *                                         disk, else `host_dirty`; with a disk: clean = on disk
+ *   disk record   TIER_ON_DISK
+ *
+ * A page that has none of them does not exist: a sealed page always has one.
+ */
+enum {
+    TIER_ON_DISK = 1 << 0,
+    /* a job is at it: */
+    TIER_GOING_DOWN = 1 << 1,
+    TIER_GOING_UP = 1 << 2,
+    TIER_WRITING = 1 << 3,
+    TIER_READING = 1 << 4,
+    /* A record with this key and serial is there, found by the scan after a worker had sealed the
+     * page anew: its bytes may be others. Writing replaces it, forgetting erases it. */
+    TIER_STALE_RECORD = 1 << 5,
+    /* Another page has the same key: this one and those behind it are never written. */
+    TIER_NO_DISK = 1 << 6,
+    TIER_KNOWN = 1 << 7, /* the page was sealed; without it nothing else here counts */
+    TIER_CHARGED = TIER_ON_DISK | TIER_WRITING | TIER_STALE_RECORD, /* counts in disk_used */
+    TIER_BUSY = TIER_GOING_DOWN | TIER_GOING_UP | TIER_WRITING | TIER_READING,
+};
+typedef struct tier_page {
+    tier_key key; /* on disk, if it is there or being written */
+    uint64_t serial;
+    uint32_t host_frame; /* PAGE_NO_FRAME: none */
+    uint32_t bytes;      /* encoded */
+    uint32_t flags;      /* TIER_... */
+    uint32_t realm;      /* slot */
+    uint32_t depth;
+    uint16_t n_tokens;
+    uint16_t slot;
+} tier_page;
+
+enum { TIER_BATCH = 32, TIER_JOBS = CORE_TIER_JOBS };
+
+typedef struct tier_erase {
+    tier_key key;
+    uint64_t serial;
+    uint32_t depth;
+    uint32_t bytes; /* that the record takes */
+    uint16_t slot;
+} tier_erase;
+
+/* The lower tiers; NULL in a core that has none. */
+typedef struct tiers {
+    frames *host;
+    void *host_memory;
+    uint64_t *host_generations;
+    uint32_t max_pages; /* places below */
+    tier_page *pages;   /* [max_pages] */
+    order *device_clean, *device_dirty, *host_clean, *host_dirty;
+    void *order_memory[4];
+    uint64_t newest_key; /* of any touch: what a page in use counts as */
+    uint64_t sequence;   /* of dirty pages, in the order in which they were sealed */
+    uint32_t n_absent;   /* sealed pages in the tree without an arena frame */
+    uint32_t n_host, n_disk;
+    uint32_t n_jobs;
+    uint32_t *host_page; /* scratch [max_host_frames]: index + 1 */
+
+    tier_erase *erase; /* ring [max_pages] */
+    uint32_t first_erase, n_erase;
+    uint64_t disk_used; /* by records that are there, being written or not erased yet */
+    int disk_up, disk_full;
+    int down_busy, write_busy, erase_busy; /* one job of each kind at a time */
+
+    uint32_t *found; /* by key: page index + 1, while the scan is under way */
+    uint32_t found_mask;
+
+    core_job *jobs;
+    core_copy *copies;
+    core_record *records;
+    core_job *free_jobs;
+} tiers;
 
 struct core {
     core_config config;
@@ -149,6 +235,8 @@ struct core {
     core_copy *copies;
     core_job *free_jobs;
     uint32_t n_jobs; /* under way, all kinds */
+
+    tiers *tiers; /* NULL: the arena is all there is */
 
     uint32_t n_held; /* sealed pages in the tree */
     uint64_t clock;  /* of the policy: rises with every use */
@@ -199,6 +287,9 @@ static inline uint32_t session_slot(const core *c, const session *s) {
 /* --- core_realm.c --- */
 void serve_realm(core *c, request *rq);
 realm *realm_get(core *c, uint32_t number);
+/* The one with these canonical bytes, made if need be. */
+kvt_status realm_open(core *c, const kvt_realm_req *req, char *why, size_t why_bytes,
+                      realm **ret_realm);
 uint64_t realm_page_bytes(const realm *r); /* encoded, of all groups of a rank, full */
 
 /* --- core_slots.c: the pages of a node, radix_slots(c->tree, node) of them --- */
@@ -226,8 +317,9 @@ void lease_drop_path(core *c, lease *l, radix_node tail, radix_node partial);
 void lease_recount(core *c, lease *l); /* n_claimed, after its path or the pages on it changed */
 radix_node lease_held(const core *c, const lease *l);        /* deepest held node of the path */
 uint32_t lease_stored_tokens(const core *c, const lease *l); /* tokens of the path that are known */
-uint32_t lease_held_tokens(const core *c, const lease *l);   /* without leave_one */
-uint32_t lease_computing_end(core *c, const lease *l);       /* token; 0: nobody else is at it */
+radix_node lease_ready(const core *c, const lease *l); /* deepest node to which all is readable */
+uint32_t lease_held_tokens(const core *c, const lease *l); /* readable; without leave_one */
+uint32_t lease_computing_end(core *c, const lease *l);     /* token; 0: nobody else is at it */
 int lease_take_over(core *c, lease *l); /* owns what nobody owns; returns how many pages */
 void reply_lease(core *c, core_ticket ticket, uint16_t op, uint64_t number, lease *l,
                  uint32_t first_page);
@@ -244,6 +336,7 @@ void serve_cancel(core *c, request *rq);
 
 /* --- core_acquire.c --- */
 void serve_acquire(core *c, request *rq);
+void reply_acquire(core *c, core_ticket ticket, uint64_t number, lease *l, uint32_t first_page);
 
 /* --- core_seal.c --- */
 void serve_seal(core *c, request *rq);
@@ -253,6 +346,9 @@ void seal_job_done(core *c, core_job *job);
 void serve_wait(core *c, request *rq);
 void waiters_wake(core *c);             /* answers those whose wait is over */
 void waiters_drop(core *c, session *s); /* without an answer */
+/* Answers later: when it is over, or at the latest after wait_ms. 0: no place, nothing was done. */
+int waiter_add(core *c, const request *rq, uint64_t of_lease, uint32_t held_tokens,
+               uint32_t first_page, uint64_t wait_ms);
 int waiter_cancel(core *c, session *s, uint64_t number);
 uint64_t waiters_tick(core *c, uint64_t now_ms);
 
@@ -272,6 +368,59 @@ void node_unpin(core *c, radix_node node);
 /* After a pin was taken off: drops what was flushed and nobody holds any more, from node up.
  * Returns whether the node was flushed. */
 int flushed_let_go(core *c, radix_node node);
+/* --- core_tier.c: where pages are --- */
+kvt_status tiers_open(core *c);                  /* nothing to do without host_bytes */
+void tiers_close(tiers *t);                      /* NULL is accepted */
+uint32_t page_slack(const core_config *config);  /* pages that only jobs may still hold */
+int is_resident(const core *c, radix_node node); /* a root, or its bytes are in the arena */
+tier_page *tier_of(const core *c, page_handle page);
+/* What a record takes of the disk, rounded up: whole blocks for the bytes, and its entry in the
+ * index. */
+static inline uint64_t disk_bytes_of(uint32_t bytes, uint32_t n_tokens) {
+    return ((uint64_t)bytes + 16 + 4095) / 4096 * 4096 + 256 + 8 * (uint64_t)n_tokens;
+}
+void tier_sealed(core *c, page_handle page, uint32_t realm_slot, uint32_t slot, uint32_t bytes);
+void tier_placed(core *c, page_handle page); /* a copy came or went: list it anew */
+void tier_unlist(core *c, page_handle page); /* it leaves the tree */
+void tier_forget(core *c, uint32_t index);   /* it is gone, and so are its copies */
+void tier_set_host(core *c, page_handle page, uint32_t frame);
+void tier_drop_host(core *c, page_handle page);
+void tier_set_flags(core *c, page_handle page, uint32_t set, uint32_t clear);
+
+kvt_status tiers_audit(const core *c, char *why, size_t why_bytes);
+/* Frames that jobs of these two kinds have and no page has yet. */
+uint32_t tiers_frames_of(const core *c, core_job_kind kind, core_job_kind other);
+
+/* --- core_room.c: who has to go in a tier --- */
+int room_device(core *c);                        /* one arena frame is free; 0: none could be */
+int room_device_page(core *c, page_handle page); /* that of this page */
+/* A host frame, for a page of this key. */
+kvt_status room_host(core *c, uint64_t bytes, uint64_t for_key, uint32_t *ret_frame);
+int room_disk(core *c, uint64_t bytes); /* 0: not now, but perhaps when records are erased */
+
+/* --- core_spill.c: downwards --- */
+void tiers_pump(core *c); /* starts what should be copied down, as far as jobs are free */
+void tier_job_done(core *c, core_job *job);
+core_job *tier_job(core *c, core_job_kind kind, uint32_t realm_slot); /* NULL: all are busy */
+core_copy *tier_job_add(core *c, core_job *job, page_handle page, uint32_t flag);
+void tier_job_submit(core *c, core_job *job);
+void tier_job_free(core *c, core_job *job);
+void record_of(core *c, page_handle page, core_record *ret_record);
+void serve_spill(core *c, request *rq);
+int spill_is_over(const core *c);
+
+/* --- core_promote.c: upwards --- */
+/* Starts what brings the pages of a path up; returns whether any is on its way. */
+int promote_path(core *c, radix_node node, radix_node partial);
+void promote_done(core *c, core_job *job);
+void lease_note_tiers(core *c, lease *l);  /* which tiers its pages are in now */
+void lease_count_tiers(core *c, lease *l); /* when it is answered */
+/* End of the held path, if what is missing of it in the arena is on its way up; else 0. */
+uint32_t lease_lifting_end(const core *c, const lease *l);
+void serve_prefetch(core *c, request *rq);
+
+/* --- core_lost.c --- */
+void page_lost(core *c, page_handle page); /* no tier has it */
 
 /* --- core_evict.c --- */
 int evict_coldest(core *c);                                           /* 0: nothing may go */

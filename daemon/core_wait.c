@@ -10,8 +10,40 @@ static int wait_is_over(core *c, lease *l, uint32_t held_tokens) {
      * whatever it is that ends its wait; else all who wait are told so, and all compute. */
     int taken = lease_take_over(c, l);
     c->counts.claims_taken_over += taken > 0;
-    return c->draining || !l->claim || lease_held_tokens(c, l) > held_tokens ||
-           lease_computing_end(c, l) == 0;
+    if (c->draining || lease_held_tokens(c, l) > held_tokens)
+        return 1;
+    if (promote_path(c, lease_held(c, l), l->partial))
+        return 0;
+    return !l->claim || lease_computing_end(c, l) == 0;
+}
+
+/* An ACQUIRE waits for pages that are on their way up, and for nothing else. */
+static int lift_is_over(core *c, const lease *l) {
+    return c->draining || !promote_path(c, lease_held(c, l), l->partial);
+}
+
+int waiter_add(core *c, const request *rq, uint64_t of_lease, uint32_t held_tokens,
+               uint32_t first_page, uint64_t wait_ms) {
+    if (!c->free_waiter)
+        return 0;
+    uint32_t slot = c->free_waiter;
+    waiter *w = &c->waiters[slot - 1];
+    c->free_waiter = w->next;
+    *w = (waiter){.session = session_slot(c, rq->session) + 1,
+                  .op = rq->header.op,
+                  .ticket = rq->ticket,
+                  .number = rq->header.number,
+                  .lease = of_lease,
+                  .held_tokens = held_tokens,
+                  .first_page = first_page,
+                  .due_ms = c->env.now_ms(c->env.context) + wait_ms};
+    if (c->last_waiter)
+        c->waiters[c->last_waiter - 1].next = slot;
+    else
+        c->first_waiter = slot;
+    c->last_waiter = slot;
+    c->n_waiters++;
+    return 1;
 }
 
 void serve_wait(core *c, request *rq) {
@@ -31,26 +63,8 @@ void serve_wait(core *c, request *rq) {
         reply_lease(c, rq->ticket, rq->header.op, rq->header.number, l, req.first_page);
         return;
     }
-    if (!c->free_waiter) {
+    if (!waiter_add(c, rq, req.lease, req.held_tokens, req.first_page, wait_ms))
         refuse(c, rq, KVT_ELIMIT, "%u calls wait, the most allowed", c->n_waiters);
-        return;
-    }
-    uint32_t slot = c->free_waiter;
-    waiter *w = &c->waiters[slot - 1];
-    c->free_waiter = w->next;
-    *w = (waiter){.session = session_slot(c, rq->session) + 1,
-                  .ticket = rq->ticket,
-                  .number = rq->header.number,
-                  .lease = req.lease,
-                  .held_tokens = req.held_tokens,
-                  .first_page = req.first_page,
-                  .due_ms = c->env.now_ms(c->env.context) + wait_ms};
-    if (c->last_waiter)
-        c->waiters[c->last_waiter - 1].next = slot;
-    else
-        c->first_waiter = slot;
-    c->last_waiter = slot;
-    c->n_waiters++;
 }
 
 /* Takes the waiter out of the list; `before` is the one in front of it (0: it is the first). */
@@ -71,10 +85,12 @@ static void waiter_unlink(core *c, uint32_t before, uint32_t slot) {
 static void waiter_answer(core *c, const waiter *w) {
     session *s = &c->sessions[w->session - 1];
     lease *l = lease_get(c, s, w->lease);
-    if (l)
-        reply_lease(c, w->ticket, KVT_OP_WAIT, w->number, l, w->first_page);
+    if (l && w->op == KVT_OP_ACQUIRE)
+        reply_acquire(c, w->ticket, w->number, l, w->first_page);
+    else if (l)
+        reply_lease(c, w->ticket, w->op, w->number, l, w->first_page);
     else
-        reply_error(c, w->ticket, KVT_OP_WAIT, w->number, KVT_ESTALE,
+        reply_error(c, w->ticket, w->op, w->number, KVT_ESTALE,
                     "the lease was released while a call waited on it");
 }
 
@@ -97,7 +113,9 @@ static void waiters_answer(core *c, int (*over)(core *c, const waiter *w, uint64
 static int over_by_event(core *c, const waiter *w, uint64_t now_ms) {
     (void)now_ms;
     lease *l = lease_get(c, &c->sessions[w->session - 1], w->lease);
-    return !l || wait_is_over(c, l, w->held_tokens);
+    if (!l)
+        return 1;
+    return w->op == KVT_OP_ACQUIRE ? lift_is_over(c, l) : wait_is_over(c, l, w->held_tokens);
 }
 
 static int over_by_time(core *c, const waiter *w, uint64_t now_ms) {
@@ -139,7 +157,7 @@ int waiter_cancel(core *c, session *s, uint64_t number) {
         waiter w = c->waiters[slot - 1];
         if (w.session == mine && w.number == number) {
             waiter_unlink(c, before, slot);
-            reply_error(c, w.ticket, KVT_OP_WAIT, number, KVT_ECANCELED, "cancelled");
+            reply_error(c, w.ticket, w.op, number, KVT_ECANCELED, "cancelled");
             return 1;
         }
         before = slot;

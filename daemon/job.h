@@ -22,4 +22,7 @@ typedef struct job_staging {
  */
 void job_run_seal(core_job *job, kvt_device *device, const job_staging *from);
 
+/* Copies the pages of a CORE_JOB_DOWN or CORE_JOB_UP; host is the data of the host arena. */
+void job_run_tier(core_job *job, kvt_device *device, char *host);
+
 #endif

@@ -143,8 +143,16 @@ static void run_job(jobs *j, core_job *job) {
         job_run_seal(job, j->options.device, &staging);
         return;
     }
+    case CORE_JOB_DOWN:
+    case CORE_JOB_UP:
+        job_run_tier(job, j->options.device, j->options.host);
+        return;
+    case CORE_JOB_WRITE:
+    case CORE_JOB_READ:
+    case CORE_JOB_ERASE:
+        break;
     }
-    KVT_ASSERT(job->kind >= CORE_JOB_STAGE && job->kind <= CORE_JOB_SEAL);
+    KVT_ASSERT(!"a job for the disk, or none at all");
 }
 
 static void *worker_main(void *argument) {

@@ -14,6 +14,7 @@ typedef struct jobs jobs;
 typedef struct jobs_options {
     const char *staging_dir;
     kvt_device *device;
+    char *host; /* data of the host tier; NULL: there is none */
     uint32_t n_threads;
     uint32_t max_jobs;                          /* under way at the same time, all kinds together */
     uint32_t max_staging;                       /* staging files open at the same time */

@@ -218,6 +218,41 @@ const param params[] = {
      .high = 3600 * 1000,
      .standard = "60000",
      .text = "The longest that one call may wait for pages which another worker computes."},
+    {.name = "host",
+     .type = PARAM_SIZE,
+     .offset = AT(host),
+     .low = 0,
+     .high = 64 * TiB,
+     .standard = "0",
+     .text = "Room for pages in the memory of the host, below the arena: pages are copied there "
+             "before they have to leave the arena, and come back when they are asked for. 0: no "
+             "such tier; with a `disk_dir`, at least 64MiB are taken all the same, since pages go "
+             "to disk and come back through it. Reserved at start, like the arena."},
+    {.name = "disk_dir",
+     .type = PARAM_TEXT,
+     .flags = PARAM_PATH | PARAM_EMPTY,
+     .offset = AT(disk_dir),
+     .high = PARAM_MAX_TEXT_BYTES,
+     .standard = "\"\"",
+     .text =
+         "Directory for pages on disk; made if it is not there, mode 0700. Every sealed page is "
+         "written there soon, and found again after a restart. One daemon uses it at a time. "
+         "Empty: pages are kept in memory only."},
+    {.name = "disk",
+     .type = PARAM_SIZE,
+     .offset = AT(disk),
+     .low = UINT64_C(16) << 20,
+     .high = 64 * TiB,
+     .standard = "\"16GiB\"",
+     .text = "What the files in `disk_dir` may take, at every moment."},
+    {.name = "promote_wait_ms",
+     .type = PARAM_MS,
+     .offset = AT(promote_wait_ms),
+     .low = 0,
+     .high = 3600 * 1000,
+     .standard = "2000",
+     .text = "How long an acquire waits for pages that come up from the host tier or from disk. "
+             "Then it is answered with those that are there; the others go on coming."},
     {.name = "drain_ms",
      .type = PARAM_MS,
      .flags = PARAM_RELOADS,

@@ -65,6 +65,10 @@ typedef struct param_values {
     uint64_t job_threads;
     uint64_t grace_ms;
     uint64_t max_wait_ms;
+    uint64_t host;                           /* bytes of the host tier; 0: none */
+    char disk_dir[PARAM_MAX_TEXT_BYTES + 1]; /* "": no disk tier */
+    uint64_t disk;                           /* bytes */
+    uint64_t promote_wait_ms;
     uint64_t drain_ms;
     uint64_t log_level; /* index into its choices: error, warning, info, debug */
     uint64_t tree_tokens;

@@ -40,6 +40,15 @@
     X(pins_expired)                                                                                \
     X(flushes)                                                                                     \
     X(pages_flushed)                                                                               \
+    X(pages_demoted)                                                                               \
+    X(pages_written)                                                                               \
+    X(pages_read)                                                                                  \
+    X(pages_promoted)                                                                              \
+    X(pages_lost)                                                                                  \
+    X(tier_errors)                                                                                 \
+    X(pages_found)                                                                                 \
+    X(tokens_from_host)                                                                            \
+    X(tokens_from_disk)                                                                            \
     X(sessions)                                                                                    \
     X(orphans)                                                                                     \
     X(leases)                                                                                      \
@@ -57,7 +66,15 @@
     X(frames_used)                                                                                 \
     X(pins)                                                                                        \
     X(pinned_bytes)                                                                                \
-    X(flushed_held)
+    X(flushed_held)                                                                                \
+    X(pages_device)                                                                                \
+    X(pages_host)                                                                                  \
+    X(pages_disk)                                                                                  \
+    X(pages_dirty)                                                                                 \
+    X(host_bytes)                                                                                  \
+    X(host_used_bytes)                                                                             \
+    X(disk_bytes)                                                                                  \
+    X(disk_used_bytes)
 
 #define ONE(name) +1
 _Static_assert(sizeof(core_counts) == (0 COUNTS(ONE)) * sizeof(uint64_t),

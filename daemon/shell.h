@@ -18,6 +18,7 @@
 #include "daemon/report.h"
 #include "daemon/server_nng.h"
 #include "daemon/socket_path.h"
+#include "daemon/tier_host.h"
 #include "daemon/watch.h"
 
 /* What an epoll event is about: the upper 32 bits of its data. */
@@ -42,6 +43,7 @@ typedef struct shell {
     char arena_where[96];
     int arena_lock; /* -1: none */
     uint32_t max_pages;
+    tier_host host;
 
     int epoll_fd, signal_fd; /* -1: none */
     watch *watch;

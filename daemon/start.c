@@ -2,7 +2,9 @@
 #include "client/assert.h"
 #include "daemon/arena_open.h"
 #include "daemon/log.h"
+#include "daemon/notify.h"
 #include "daemon/shell.h"
+#include "store/frames.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -18,6 +20,7 @@
 enum {
     INBOX_MESSAGES = 1024,
     INBOX_MESSAGE_BYTES = 64 << 20,
+    MIN_HOST_BYTES = 64 << 20, /* of the host tier, with a disk below it */
     OTHER_FILES =
         128, /* descriptors besides those of sessions: nng's, connections that come and go */
 };
@@ -143,12 +146,33 @@ static int open_arena(shell *sh) {
     return EXIT_CODE_OK;
 }
 
+/* The lower tiers. Pages that they hold are known beside those of the arena. */
+static int open_tiers(shell *sh) {
+    const param_values *v = &sh->config.values;
+    char why[1024];
+    uint64_t bytes = v->host;
+    if (v->disk_dir[0] && bytes < MIN_HOST_BYTES)
+        bytes = MIN_HOST_BYTES;
+    if (bytes == 0)
+        return EXIT_CODE_OK;
+    bytes = (bytes + FRAMES_GRANULE_BYTES - 1) / FRAMES_GRANULE_BYTES * FRAMES_GRANULE_BYTES;
+    notify_send("STATUS=touching %llu MiB of host tier", (unsigned long long)bytes >> 20);
+    if (tier_host_open(bytes, why, sizeof why, &sh->host) != KVT_OK) {
+        log_write(LOG_ERROR, "%s", why);
+        return EXIT_CODE_MEMORY;
+    }
+    if (v->max_pages == 0)
+        sh->max_pages =
+            arena_auto_pages(sh->arena.data_bytes + bytes + (v->disk_dir[0] ? v->disk : 0));
+    return EXIT_CODE_OK;
+}
+
 static kvt_status open_threads(shell *sh, char *why, size_t why_bytes) {
     const param_values *values = &sh->config.values;
     inbox_limits limits = {.max_messages = INBOX_MESSAGES,
                            .max_message_bytes = INBOX_MESSAGE_BYTES,
                            .max_pipes = max_pipes(values) + SERVER_OWN_PIPES,
-                           .max_jobs = max_jobs(values)};
+                           .max_jobs = max_jobs(values) + CORE_TIER_JOBS};
     kvt_status status = inbox_open(&limits, &sh->inbox);
     if (status == KVT_OK)
         status =
@@ -165,8 +189,9 @@ static kvt_status open_threads(shell *sh, char *why, size_t why_bytes) {
     }
     jobs_options wanted = {.staging_dir = values->staging_dir,
                            .device = sh->device,
+                           .host = sh->host.data,
                            .n_threads = (uint32_t)values->job_threads,
-                           .max_jobs = max_jobs(values),
+                           .max_jobs = max_jobs(values) + CORE_TIER_JOBS,
                            .max_staging = 2 * (uint32_t)values->max_sessions,
                            .done = job_done,
                            .context = sh};
@@ -201,6 +226,9 @@ static kvt_status open_core(shell *sh, char *why, size_t why_bytes) {
         .max_wait_ms = (uint32_t)v->max_wait_ms,
         .max_pins = (uint32_t)v->max_pins,
         .max_pinned_bytes = v->max_pinned ? v->max_pinned : sh->arena.data_bytes / 2,
+        .host_bytes = sh->host.bytes,
+        .max_host_frames = arena_auto_pages(sh->host.bytes),
+        .promote_wait_ms = (uint32_t)v->promote_wait_ms,
     };
     wanted.max_owner_pinned_bytes =
         v->max_pinned_owner ? v->max_pinned_owner : wanted.max_pinned_bytes;
@@ -265,6 +293,8 @@ int shell_open(shell *sh, const options *o, const config *c) {
         code = take_socket(sh);
     if (code == EXIT_CODE_OK)
         code = open_arena(sh);
+    if (code == EXIT_CODE_OK)
+        code = open_tiers(sh);
     if (code != EXIT_CODE_OK)
         return code;
     kvt_status status = open_threads(sh, why, sizeof why);
@@ -310,6 +340,7 @@ void shell_close(shell *sh) {
         inbox_close(sh->inbox);
         if (sh->device)
             sh->device->ops->close(sh->device);
+        tier_host_close(&sh->host);
     } else {
         unlink(sh->arena_path);
     }

@@ -38,6 +38,9 @@ typedef struct kvt_device_ops {
     kvt_status (*copy)(kvt_device *device, uint64_t to_offset, uint64_t from_offset,
                        uint64_t bytes);
 
+    /* Copies this process's memory into the data. */
+    kvt_status (*write)(kvt_device *device, uint64_t offset, const void *from, uint64_t bytes);
+
     /* Copies out of the data into this process's memory. */
     kvt_status (*read)(kvt_device *device, uint64_t offset, void *to, uint64_t bytes);
 

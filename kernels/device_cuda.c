@@ -228,6 +228,28 @@ static kvt_status cuda_copy(kvt_device *device, uint64_t to_offset, uint64_t fro
 }
 
 /* The GPU fills one half while this thread empties the other. */
+static kvt_status cuda_write(kvt_device *device, uint64_t offset, const void *from,
+                             uint64_t bytes) {
+    device_cuda *d = (device_cuda *)device;
+    uint8_t *to = range(d, offset, bytes);
+    mover *m = begin(d);
+    kvt_status status = KVT_OK;
+    for (uint64_t done = 0, i = 0; done < bytes && status == KVT_OK; i++) {
+        size_t n = part_of(d, bytes - done);
+        uint8_t *half = m->half[i % 2];
+        if (cudaEventSynchronize(m->half_free[i % 2]) != cudaSuccess) {
+            status = KVT_EIO;
+            break;
+        }
+        memcpy(half, (const uint8_t *)from + done, n);
+        if (cudaMemcpyAsync(to + done, half, n, cudaMemcpyHostToDevice, m->stream) != cudaSuccess ||
+            cudaEventRecord(m->half_free[i % 2], m->stream) != cudaSuccess)
+            status = KVT_EIO;
+        done += n;
+    }
+    return end(d, m, status);
+}
+
 static kvt_status cuda_read(kvt_device *device, uint64_t offset, void *to, uint64_t bytes) {
     device_cuda *d = (device_cuda *)device;
     const uint8_t *from = range(d, offset, bytes);
@@ -339,6 +361,7 @@ static const kvt_device_ops cuda_ops = {.name = "cuda",
                                         .data = cuda_data,
                                         .write_file = cuda_write_file,
                                         .copy = cuda_copy,
+                                        .write = cuda_write,
                                         .read = cuda_read,
                                         .check = cuda_check,
                                         .stage = cuda_stage,

@@ -101,12 +101,19 @@ static kvt_status host_check(kvt_device *device, const kvt_page_shape *shape, ui
     return kvt_page_check(shape, range(device, offset, bytes), bytes, 1, ret_rows);
 }
 
+static kvt_status host_write(kvt_device *device, uint64_t offset, const void *from,
+                             uint64_t bytes) {
+    memcpy(range(device, offset, bytes), from, bytes);
+    return KVT_OK;
+}
+
 static const kvt_device_ops host_ops = {.name = "host",
                                         .close = host_close,
                                         .head = host_head,
                                         .data = host_data,
                                         .write_file = host_write_file,
                                         .copy = host_copy,
+                                        .write = host_write,
                                         .read = host_read,
                                         .check = host_check};
 

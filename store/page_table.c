@@ -34,8 +34,10 @@ static const page_entry *entries_in(const page_table *table) {
 
 const char *page_state_name(page_state state) {
     static const char *const names[PAGE_N_STATES] = {
-        [PAGE_FREE] = "free",     [PAGE_FILLING] = "filling",   [PAGE_COPYING] = "copying",
-        [PAGE_SEALED] = "sealed", [PAGE_DEMOTING] = "demoting", [PAGE_PROMOTING] = "promoting",
+        [PAGE_FREE] = "free",
+        [PAGE_FILLING] = "filling",
+        [PAGE_COPYING] = "copying",
+        [PAGE_SEALED] = "sealed",
     };
     return (unsigned)state < PAGE_N_STATES ? names[state] : "?";
 }
@@ -45,9 +47,7 @@ int page_move_legal(page_state from, page_state to) {
         [PAGE_FREE] = {[PAGE_FILLING] = 1},
         [PAGE_FILLING] = {[PAGE_FREE] = 1, [PAGE_COPYING] = 1},
         [PAGE_COPYING] = {[PAGE_FREE] = 1, [PAGE_FILLING] = 1, [PAGE_SEALED] = 1},
-        [PAGE_SEALED] = {[PAGE_FREE] = 1, [PAGE_DEMOTING] = 1, [PAGE_PROMOTING] = 1},
-        [PAGE_DEMOTING] = {[PAGE_FREE] = 1, [PAGE_SEALED] = 1},
-        [PAGE_PROMOTING] = {[PAGE_FREE] = 1, [PAGE_SEALED] = 1},
+        [PAGE_SEALED] = {[PAGE_FREE] = 1},
     };
     return (unsigned)from < PAGE_N_STATES && (unsigned)to < PAGE_N_STATES && legal[from][to];
 }
@@ -90,6 +90,11 @@ const page_entry *page_get(const page_table *table, page_handle page) {
     }
     const page_entry *entry = &entries_in(table)[index];
     return entry->generation == generation && entry->state != PAGE_FREE ? entry : NULL;
+}
+
+page_handle page_at(const page_table *table, uint32_t index) {
+    KVT_ASSERT(index < table->max_pages);
+    return entries_in(table)[index].state == PAGE_FREE ? 0 : handle_of(table, index);
 }
 
 static page_entry *live(page_table *table, page_handle page) {
@@ -217,8 +222,6 @@ static const char *entry_fault(const page_entry *entry) {
         }
         break;
     case PAGE_SEALED:
-    case PAGE_DEMOTING:
-    case PAGE_PROMOTING:
         if (entry->rows == 0) {
             return "sealed without rows";
         }

@@ -3,11 +3,14 @@
  * lock, no allocation after page_table_init; entries live in a block that the caller hands in.
  *
  *            claim            seal asked           copied and checked
- *    FREE ---------> FILLING ----------> COPYING ------------------> SEALED <--> DEMOTING
- *      ^                |  ^                |                          |   <--> PROMOTING
- *      |                |  '----------------|  copy failed             |           |
- *      '----------------'-------------------'--------------------------'-----------'
+ *    FREE ---------> FILLING ----------> COPYING ------------------> SEALED
+ *      ^                |  ^                |                          |
+ *      |                |  '----------------|  copy failed             |
+ *      '----------------'-------------------'--------------------------'
  *                             last reference dropped
+ *
+ * Which tiers a sealed page is in is not a state: it may be in several, and on its way between two
+ * others (daemon/core_tier.c).
  *
  * A handle is generation << 32 | index: a stale one is detected, never followed. References: one of
  * the tree, one of each job under way. A page is freed when the last one is dropped, whatever state
@@ -23,11 +26,9 @@ typedef uint64_t page_handle; /* 0 is never a page */
 
 typedef enum page_state {
     PAGE_FREE = 0,
-    PAGE_FILLING,   /* claimed, no bytes yet, no frame */
-    PAGE_COPYING,   /* a job writes its frame */
-    PAGE_SEALED,    /* immutable from here on */
-    PAGE_DEMOTING,  /* sealed, and a job writes it to a lower tier */
-    PAGE_PROMOTING, /* in a lower tier, and a job reads it back */
+    PAGE_FILLING, /* claimed, no bytes yet, no frame */
+    PAGE_COPYING, /* a job writes its frame */
+    PAGE_SEALED,  /* immutable from here on */
     PAGE_N_STATES
 } page_state;
 const char *page_state_name(page_state state);
@@ -59,6 +60,9 @@ kvt_status page_claim(page_table *table, uint32_t node, page_handle *ret_page);
 /* The entry of a live handle, or NULL if it is stale or nonsense. Read-only for everybody but the
  * calls here; valid until the page is freed. */
 const page_entry *page_get(const page_table *table, page_handle page);
+
+/* The handle of the live page at an index, or 0. */
+page_handle page_at(const page_table *table, uint32_t index);
 
 /* Asserts a live handle and a legal move (PAGE_FREE is reached by page_unref alone). */
 void page_move(page_table *table, page_handle page, page_state to);

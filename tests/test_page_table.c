@@ -103,7 +103,6 @@ static void test_references(void) {
     page_table *table = fresh();
     page_handle page = claim_sealed(table);
     page_ref(table, page);
-    page_move(table, page, PAGE_DEMOTING);
     uint32_t frame = 1234;
     CHECK(page_unref(table, page, &frame) == 0 && frame == PAGE_NO_FRAME);
     CHECK(page_get(table, page)->frame == 9);
@@ -119,9 +118,7 @@ static void test_moves(void) {
         [PAGE_FREE] = "filling",
         [PAGE_FILLING] = "free copying",
         [PAGE_COPYING] = "free filling sealed",
-        [PAGE_SEALED] = "free demoting promoting",
-        [PAGE_DEMOTING] = "free sealed",
-        [PAGE_PROMOTING] = "free sealed",
+        [PAGE_SEALED] = "free",
     };
     for (int from = 0; from < PAGE_N_STATES; from++) {
         for (int to = 0; to < PAGE_N_STATES; to++) {
@@ -142,8 +139,6 @@ static void test_moves_asserted(void) {
         [PAGE_FILLING] = {0},
         [PAGE_COPYING] = {PAGE_COPYING},
         [PAGE_SEALED] = {PAGE_COPYING, PAGE_SEALED},
-        [PAGE_DEMOTING] = {PAGE_COPYING, PAGE_SEALED, PAGE_DEMOTING},
-        [PAGE_PROMOTING] = {PAGE_COPYING, PAGE_SEALED, PAGE_PROMOTING},
     };
     for (int from = PAGE_FILLING; from < PAGE_N_STATES; from++) {
         for (int to = 0; to < PAGE_N_STATES; to++) {
@@ -224,7 +219,7 @@ static void test_audit(void) {
             e->generation = 0;
             break;
         case 3:
-            e->state = PAGE_DEMOTING;
+            e->state = PAGE_COPYING;
             break;
         case 4:
             e->state = 200;

@@ -26,7 +26,7 @@ else()
     set(sim_seeds 3000)
 endif()
 kvt_test(sim SOURCES sim/world.c sim/daemon.c sim/worker.c sim/keep.c
-         sim/payload.c LIBS kvt_core
+         sim/payload.c sim/disk.c LIBS kvt_core
          ARGS --count ${sim_seeds} TIMEOUT 400)
 kvt_test(sim_deep TARGET sim ARGS --seed 1000 --count 10000 LABELS slow TIMEOUT 3600)
 foreach(name kill cut death access flight share drift keep)
@@ -73,6 +73,7 @@ endif()
 kvt_test(test_radix_model SOURCES test_radix_model.c LIBS kvt_radix ARGS 1 ${radix_operations})
 kvt_test(test_radix_model_long TARGET test_radix_model ARGS 2 50000000 LABELS slow TIMEOUT 1200)
 
+kvt_test(test_order SOURCES test_order.c LIBS kvt_store)
 kvt_test(test_page_table SOURCES test_page_table.c LIBS kvt_store)
 kvt_test(test_frames SOURCES test_frames.c LIBS kvt_store)
 set(store_operations 1000000)

@@ -38,8 +38,25 @@ static kvt_status device_check(kvt_device *device, const kvt_page_shape *shape, 
     return kvt_page_check(shape, (uint8_t *)device_data(device) + offset, bytes, 1, ret_rows);
 }
 
-static const kvt_device_ops device_ops = {
-    .name = "sim", .data = device_data, .write_file = device_write_file, .check = device_check};
+static kvt_status device_write(kvt_device *device, uint64_t offset, const void *from,
+                               uint64_t bytes) {
+    CHECK(offset + bytes <= ((sim_device *)device)->world->config.arena_bytes);
+    memcpy((uint8_t *)device_data(device) + offset, from, bytes);
+    return KVT_OK;
+}
+
+static kvt_status device_read(kvt_device *device, uint64_t offset, void *to, uint64_t bytes) {
+    CHECK(offset + bytes <= ((sim_device *)device)->world->config.arena_bytes);
+    memcpy(to, (const uint8_t *)device_data(device) + offset, bytes);
+    return KVT_OK;
+}
+
+static const kvt_device_ops device_ops = {.name = "sim",
+                                          .data = device_data,
+                                          .write_file = device_write_file,
+                                          .check = device_check,
+                                          .write = device_write,
+                                          .read = device_read};
 
 /* --- jobs ---------------------------------------------------------------------------------------
  */
@@ -49,6 +66,20 @@ void sim_job_run(sim_world *w, core_job *job) {
     if (job->kind == CORE_JOB_UNSTAGE) {
         CHECK(w->stagings[job->staging].open);
         w->stagings[job->staging].open = 0;
+        return;
+    }
+    if (job->kind == CORE_JOB_UP || job->kind == CORE_JOB_DOWN) {
+        if (job->kind == CORE_JOB_UP && sim_chance(w, 10))
+            w->host[job->copies[0].from_offset + sim_below(w, job->copies[0].bytes)] ^= 0x10;
+        job_run_tier(job, &the_device.base, (char *)w->host);
+        *(job->kind == CORE_JOB_UP ? &w->n_up : &w->n_down) += job->n_copies;
+        for (uint32_t i = 0; i < job->n_copies; i++)
+            if (sim_chance(w, 10))
+                job->copies[i].status = KVT_EIO;
+        return;
+    }
+    if (job->kind > CORE_JOB_UP) {
+        sim_disk_run(w, job);
         return;
     }
     if (job->kind == CORE_JOB_SEAL) {
@@ -77,7 +108,11 @@ static void push_job(sim_world *w, core_job *job, sim_event_kind kind) {
 }
 
 static void env_submit(void *context, core_job *job) {
-    push_job(context, job, EVENT_JOB_RUN);
+    sim_world *w = context;
+    /* Reads overtake writes; writes and erasures keep their order. */
+    if (job->kind == CORE_JOB_WRITE || job->kind == CORE_JOB_ERASE)
+        job->lane = 0xfff0;
+    push_job(w, job, EVENT_JOB_RUN);
 }
 
 /* --- env ----------------------------------------------------------------------------------------
@@ -170,6 +205,14 @@ void sim_daemon_start(sim_world *w) {
                         .report = env_report};
     char why[256] = "";
     CHECK_MSG(core_open(g, &w->env, why, sizeof why, &w->core) == KVT_OK, "%s", why);
+    if (g->host_bytes) {
+        free(w->host);
+        w->host = malloc(g->host_bytes);
+        CHECK(w->host);
+        memset(w->host, 0x5a, g->host_bytes);
+    }
+    if (g->disk_bytes)
+        sim_disk_start(w);
 }
 
 /* The job event of this daemon that comes first, so that lanes keep their order. */

@@ -101,8 +101,9 @@ static sim_event pop(sim_world *w) {
  */
 
 static const char *event_name(sim_event_kind kind) {
-    static const char *names[] = {"to core",   "to worker", "pipe up",  "pipe down", "worker cut",
-                                  "peer gone", "job run",   "job done", "worker",    "tick"};
+    static const char *names[] = {"to core",    "to worker", "pipe up", "pipe down",
+                                  "worker cut", "peer gone", "job run", "job done",
+                                  "worker",     "tick",      "scan",    "disk up"};
     return names[kind];
 }
 
@@ -150,6 +151,12 @@ static void happen_core(sim_world *w, sim_event *e) {
         break;
     case EVENT_JOB_DONE:
         core_job_done(w->core, e->job);
+        break;
+    case EVENT_SCAN:
+        sim_disk_scan(w);
+        break;
+    case EVENT_DISK_UP:
+        core_disk_up(w->core, 1);
         break;
     default:
         tick(w);
@@ -240,6 +247,15 @@ static void world_open(sim_world *w, uint64_t seed, int trace) {
                               .max_pins = sim_below(w, 6),
                               .max_pinned_bytes = sim_below(w, 100000),
                               .max_owner_pinned_bytes = sim_below(w, 100000)};
+    if (seed % 3 == 0)
+        return;
+    w->config.host_bytes = (1 + sim_below(w, 3)) * UINT64_C(65536);
+    w->config.max_host_frames = 8 + sim_below(w, 64);
+    w->config.max_pages += sim_below(w, 200);
+    w->config.promote_wait_ms = sim_below(w, 3000);
+    if (seed % 3 == 1)
+        w->config.disk_bytes = 20000 + sim_below(w, 2000000);
+    tier_key_debug_bits(seed % 9 == 1 ? 8 : 128);
 }
 
 static void world_close(sim_world *w) {
@@ -255,6 +271,8 @@ static void world_close(sim_world *w) {
         free(w->arenas[i].generations);
     }
     core_close(w->core);
+    free(w->host);
+    sim_disk_close(w);
 }
 
 /* With faults off everybody lets go of everything and says goodbye; then nothing may be left. */
@@ -274,7 +292,9 @@ static void go_home(sim_world *w) {
                 sim_fail(w, "left behind: %llu leases, %llu pinned and %llu filling pages",
                          (unsigned long long)n.leases, (unsigned long long)n.pages_pinned,
                          (unsigned long long)n.pages_filling);
-            if (n.frames_used != n.pages_evictable + n.pages_pinned)
+            uint64_t n_pages = n.pages_evictable + n.pages_pinned;
+            if (n.frames_used + n.pages_host + n.pages_disk < n_pages ||
+                (!w->config.host_bytes && n.frames_used != n_pages))
                 sim_fail(w, "%llu frames in use for %llu pages", (unsigned long long)n.frames_used,
                          (unsigned long long)n.pages_evictable);
             return;
@@ -328,13 +348,16 @@ int main(int argc, char **argv) {
     sim_world *w = malloc(sizeof *w);
     CHECK(w);
     uint64_t steps = 0, reads = 0, stale = 0, hits = 0, seals = 0, kills = 0, cuts = 0,
-             restarts = 0, waits = 0, pins = 0, flushes = 0, flushed = 0, flushed_held = 0;
+             restarts = 0, waits = 0, pins = 0, flushes = 0, flushed = 0, flushed_held = 0,
+             down = 0, up = 0, written = 0, read = 0, found = 0, lost = 0;
     for (uint64_t i = 0; i < count; i++) {
         sim_run(w, seed + i, n_steps, trace);
         steps += w->n_steps, reads += w->n_reads, stale += w->n_stale_reads, hits += w->n_hits;
         seals += w->n_seals, kills += w->n_kills, cuts += w->n_cuts, restarts += w->n_restarts;
         waits += w->n_waits, pins += w->n_pins, flushes += w->n_flushes;
         flushed += w->n_flushed, flushed_held += w->n_flushed_held;
+        down += w->n_down, up += w->n_up, written += w->n_disk_writes;
+        read += w->n_disk_reads, found += w->n_found, lost += w->n_lost;
     }
     free(w);
     printf("%llu seeds from %llu: %llu events, %llu pages read (%llu stale, told so), %llu hits, "
@@ -346,8 +369,13 @@ int main(int argc, char **argv) {
            (unsigned long long)flushes, (unsigned long long)flushed,
            (unsigned long long)flushed_held, (unsigned long long)kills, (unsigned long long)cuts,
            (unsigned long long)restarts);
+    printf("%llu pages copied down, %llu up, %llu written to disk, %llu read, %llu found again, "
+           "%llu disks lost\n",
+           (unsigned long long)down, (unsigned long long)up, (unsigned long long)written,
+           (unsigned long long)read, (unsigned long long)found, (unsigned long long)lost);
     /* A simulation in which nothing happens finds nothing. */
     CHECK(count < 20 || (reads && hits && seals && kills && cuts && waits && pins && flushes &&
                          flushed && flushed_held));
+    CHECK(count < 200 || (down && up && written && read && found && lost));
     return 0;
 }

@@ -20,6 +20,10 @@
  *   - a worker releases what it does not have, twice, or of another; cancels calls; sends nonsense
  *   - a worker pins prefixes, ends pins (of others, of none), flushes all, a realm, a prefix
  *   - the daemon dies, with everything it knew, and starts anew; old mappings stay
+ *   - a copy in the host tier or on disk is damaged; a record is gone; the disk is full, says an
+ *     error, does not answer for a while, or has lost everything; after a daemon's death it has
+ * what was written, and is found again while workers ask already; keys are so short that different
+ *     pages have the same one
  * What is not modelled: a message that arrives damaged (a local stream does not), memory that
  * changes by itself, two workers of one session.
  *
@@ -49,6 +53,7 @@ enum {
     SIM_STAGING_SLOTS = 4,
     SIM_MAX_ARENAS = 64,
     SIM_MAX_PINS = 64, /* that the simulator watches at the same time */
+    SIM_MAX_RECORDS = 512,
 };
 
 typedef enum sim_event_kind {
@@ -62,6 +67,8 @@ typedef enum sim_event_kind {
     EVENT_JOB_DONE,
     EVENT_WORKER, /* a worker does its next thing */
     EVENT_TICK,
+    EVENT_SCAN,    /* the disk finds some more of what it has */
+    EVENT_DISK_UP, /* it answers again */
 } sim_event_kind;
 
 typedef struct sim_event {
@@ -89,6 +96,17 @@ typedef struct sim_staging {
     uint32_t uid;
     int open;
 } sim_staging;
+
+/* What is on disk; outlives daemons. */
+typedef struct sim_record {
+    int used;
+    core_record name; /* serial and parent_serial as they are */
+    uint32_t n_bytes, rows;
+    int damaged;
+    uint8_t *bytes;
+    uint32_t n_realm_bytes;
+    uint8_t realm_bytes[KVT_WIRE_MAX_REALM_BYTES];
+} sim_record;
 
 typedef struct sim_lease {
     uint64_t id;
@@ -158,6 +176,10 @@ typedef struct sim_world {
     core_env env;
     kvt_device device;
     sim_arena arenas[SIM_MAX_ARENAS];
+    uint8_t *host; /* of the running daemon */
+    sim_record records[SIM_MAX_RECORDS];
+    uint64_t last_serial;
+    uint32_t scan_depth, scan_at; /* where the scan is */
     kvt_page_shape shape;
     kvt_realm realm_desc;
     uint8_t canonical[KVT_WIRE_MAX_REALM_BYTES];
@@ -177,6 +199,7 @@ typedef struct sim_world {
     /* what happened, for the summary */
     uint64_t n_pins, n_flushes, n_flushed, n_flushed_held;
     uint64_t n_steps, n_reads, n_stale_reads, n_hits, n_seals, n_kills, n_cuts, n_restarts, n_waits;
+    uint64_t n_down, n_up, n_disk_writes, n_disk_reads, n_found, n_lost;
 } sim_world;
 
 /* world.c */
@@ -191,6 +214,12 @@ void sim_run(sim_world *w, uint64_t seed, uint32_t n_steps, int trace);
 void sim_daemon_start(sim_world *w);
 void sim_daemon_kill(sim_world *w);
 void sim_job_run(sim_world *w, core_job *job);
+
+/* disk.c: the lower tiers */
+void sim_disk_run(sim_world *w, core_job *job);
+void sim_disk_start(sim_world *w); /* of a daemon: the scan begins */
+void sim_disk_scan(sim_world *w);
+void sim_disk_close(sim_world *w);
 
 /* worker.c */
 void sim_worker_start(sim_world *w, sim_worker *k);

@@ -1,0 +1,252 @@
+/*
+ * core_promote.c - bringing the pages of a path up into the arena, front to back, for a lease that
+ * waits for them or ahead of one (PREFETCH). Whoever asks for a page that is on its way waits for
+ * the same copy: one read serves all.
+ */
+#include "daemon/core_state.h"
+
+/* The jobs that one call fills. */
+typedef struct lift {
+    core_job *up, *read;
+} lift;
+
+static void lift_submit(core *c, core_job **job) {
+    if (*job && (*job)->n_copies > 0)
+        tier_job_submit(c, *job);
+    else if (*job)
+        tier_job_free(c, *job);
+    *job = NULL;
+}
+
+static core_job *lift_job(core *c, core_job **job, core_job_kind kind, uint32_t realm_slot) {
+    if (*job && (*job)->n_copies == TIER_BATCH)
+        lift_submit(c, job);
+    if (!*job)
+        *job = tier_job(c, kind, realm_slot);
+    return *job;
+}
+
+static int lift_from_host(core *c, lift *jobs, page_handle page) {
+    const tier_page *at = tier_of(c, page);
+    uint32_t frame;
+    core_job *job = lift_job(c, &jobs->up, CORE_JOB_UP, at->realm);
+    if (!job || frame_alloc(c, at->bytes, &frame) != KVT_OK)
+        return 0;
+    /* Making room may have taken its copy in the host tier, if it has one on disk. */
+    if (at->host_frame == PAGE_NO_FRAME) {
+        frames_free(c->frames, frame);
+        return 0;
+    }
+    core_copy *copy = tier_job_add(c, job, page, TIER_GOING_UP);
+    copy->frame = frame;
+    copy->from_offset = frames_offset(c->tiers->host, at->host_frame);
+    copy->to_offset = frames_offset(c->frames, frame);
+    tier_placed(c, page);
+    return 1;
+}
+
+static int lift_from_disk(core *c, lift *jobs, page_handle page) {
+    const tier_page *at = tier_of(c, page);
+    uint32_t frame;
+    if (!c->tiers->disk_up)
+        return 0;
+    core_job *job = lift_job(c, &jobs->read, CORE_JOB_READ, at->realm);
+    if (!job || room_host(c, at->bytes, UINT64_MAX, &frame) != KVT_OK)
+        return 0;
+    record_of(c, page, &job->records[job->n_copies]);
+    core_copy *copy = tier_job_add(c, job, page, TIER_READING);
+    copy->frame = frame;
+    copy->to_offset = frames_offset(c->tiers->host, frame);
+    return 1;
+}
+
+/* Is it on its way, or was it sent on its way now? */
+static int lift_page(core *c, lift *jobs, page_handle page) {
+    const tier_page *at = tier_of(c, page);
+    if (at->flags & (TIER_GOING_UP | TIER_READING))
+        return 1;
+    if (at->host_frame != PAGE_NO_FRAME)
+        return lift_from_host(c, jobs, page);
+    return at->flags & TIER_ON_DISK ? lift_from_disk(c, jobs, page) : 0;
+}
+
+/* 1: all that is missing of it is on its way; 0: something cannot be. *n_on_way counts. */
+static int lift_node(core *c, lift *jobs, radix_node node, uint32_t *n_on_way) {
+    for (uint32_t slot = 0, n = radix_slots(c->tree, node); slot < n; slot++) {
+        page_handle page = node_page(c, node, slot);
+        if (page_get(c->pages, page)->frame != PAGE_NO_FRAME)
+            continue;
+        if (!lift_page(c, jobs, page))
+            return 0;
+        ++*n_on_way;
+    }
+    return 1;
+}
+
+int promote_path(core *c, radix_node node, radix_node partial) {
+    if (!c->tiers || c->tiers->n_absent == 0)
+        return 0;
+    uint32_t n = 0, n_on_way = 0;
+    lift jobs = {0};
+    for (radix_node at = node; radix_depth(c->tree, at) > 0; at = radix_parent(c->tree, at))
+        if (!is_resident(c, at))
+            c->path[n++] = at;
+    int goes_on = 1;
+    /* The path is pinned by whoever asks, or is pinned here: making room must not take it. */
+    radix_pin(c->tree, node);
+    if (partial != RADIX_NONE)
+        radix_pin(c->tree, partial);
+    while (n > 0 && goes_on)
+        goes_on = lift_node(c, &jobs, c->path[--n], &n_on_way);
+    if (goes_on && partial != RADIX_NONE && !is_resident(c, partial))
+        lift_node(c, &jobs, partial, &n_on_way);
+    radix_unpin(c->tree, node);
+    if (partial != RADIX_NONE)
+        radix_unpin(c->tree, partial);
+    lift_submit(c, &jobs.up);
+    lift_submit(c, &jobs.read);
+    return n_on_way > 0;
+}
+
+/* --- completions -------------------------------------------------------------------------------
+ */
+
+static void up_done(core *c, core_copy *copy) {
+    const page_entry *entry = page_get(c->pages, copy->page);
+    tier_page *at = tier_of(c, copy->page);
+    tier_set_flags(c, copy->page, 0, TIER_GOING_UP);
+    if (entry->node == RADIX_NONE) {
+        frames_free(c->frames, copy->frame);
+        return;
+    }
+    if (copy->status == KVT_OK) {
+        page_set_frame(c->pages, copy->page, copy->frame);
+        c->tiers->n_absent--;
+        c->counts.pages_promoted++;
+        tier_placed(c, copy->page);
+        return;
+    }
+    frames_free(c->frames, copy->frame);
+    c->counts.tier_errors++;
+    if (copy->status == KVT_ECORRUPT && !(at->flags & TIER_BUSY)) {
+        tier_drop_host(c, copy->page);
+        if (!(at->flags & TIER_ON_DISK)) {
+            page_lost(c, copy->page);
+            return;
+        }
+    }
+    tier_placed(c, copy->page);
+}
+
+static void read_done(core *c, core_copy *copy) {
+    const page_entry *entry = page_get(c->pages, copy->page);
+    tier_set_flags(c, copy->page, 0, TIER_READING);
+    if (copy->status == KVT_OK && entry->node != RADIX_NONE) {
+        tier_set_host(c, copy->page, copy->frame);
+        tier_placed(c, copy->page);
+        c->counts.pages_read++;
+        return;
+    }
+    frames_free(c->tiers->host, copy->frame);
+    if (copy->status == KVT_OK || entry->node == RADIX_NONE)
+        return;
+    c->counts.tier_errors++;
+    if (copy->status == KVT_EIO) {
+        c->tiers->disk_up = 0;
+        return;
+    }
+    tier_set_flags(c, copy->page, 0, TIER_ON_DISK);
+    page_lost(c, copy->page);
+}
+
+/* What was read goes on up. */
+static void lift_again(core *c, core_job *done) {
+    lift jobs = {0};
+    for (uint32_t i = 0; i < done->n_copies; i++) {
+        const page_entry *entry = page_get(c->pages, done->copies[i].page);
+        if (done->copies[i].status != KVT_OK || entry->node == RADIX_NONE)
+            continue;
+        radix_node node = entry->node;
+        radix_pin(c->tree, node);
+        int goes_on = lift_page(c, &jobs, done->copies[i].page);
+        radix_unpin(c->tree, node);
+        if (!goes_on)
+            break;
+    }
+    lift_submit(c, &jobs.up);
+    KVT_ASSERT(!jobs.read);
+}
+
+void promote_done(core *c, core_job *job) {
+    for (uint32_t i = 0; i < job->n_copies; i++) {
+        if (job->kind == CORE_JOB_UP)
+            up_done(c, &job->copies[i]);
+        else
+            read_done(c, &job->copies[i]);
+    }
+    if (job->kind == CORE_JOB_READ)
+        lift_again(c, job);
+    for (uint32_t i = 0; i < job->n_copies; i++)
+        page_drop(c, job->copies[i].page);
+}
+
+/* --- what a lease is told ----------------------------------------------------------------------
+ */
+
+static void add_tier(const core *c, radix_node node, uint32_t n_tokens, uint32_t *ret_host,
+                     uint32_t *ret_disk) {
+    int disk = 0;
+    for (uint32_t slot = 0, n = radix_slots(c->tree, node); slot < n; slot++) {
+        const page_entry *entry = node_entry(c, node, slot);
+        if (entry->frame == PAGE_NO_FRAME)
+            disk |= tier_of(c, node_page(c, node, slot))->host_frame == PAGE_NO_FRAME;
+    }
+    *(disk ? ret_disk : ret_host) += n_tokens;
+}
+
+/* Tokens of the lease's held path whose pages are not in the arena, by tier. */
+static void absent_tokens(const core *c, const lease *l, uint32_t *ret_host, uint32_t *ret_disk) {
+    *ret_host = *ret_disk = 0;
+    if (!c->tiers || c->tiers->n_absent == 0)
+        return;
+    for (radix_node at = lease_held(c, l); radix_depth(c->tree, at) > 0;
+         at = radix_parent(c->tree, at)) {
+        uint32_t n_tokens;
+        radix_tokens(c->tree, at, &n_tokens);
+        if (!is_resident(c, at))
+            add_tier(c, at, n_tokens, ret_host, ret_disk);
+    }
+    if (l->partial != RADIX_NONE && !is_resident(c, l->partial))
+        add_tier(c, l->partial, l->partial_tokens, ret_host, ret_disk);
+}
+
+void lease_note_tiers(core *c, lease *l) {
+    absent_tokens(c, l, &l->from_host, &l->from_disk);
+}
+
+/* What is still not in the arena was not served; it is taken off the disk's share first. */
+void lease_count_tiers(core *c, lease *l) {
+    uint32_t host, disk;
+    if (l->from_host + l->from_disk == 0)
+        return;
+    absent_tokens(c, l, &host, &disk);
+    uint32_t absent = host + disk, of_disk = absent < l->from_disk ? absent : l->from_disk;
+    l->from_disk -= of_disk;
+    absent -= of_disk;
+    l->from_host -= absent < l->from_host ? absent : l->from_host;
+    c->counts.tokens_from_host += l->from_host;
+    c->counts.tokens_from_disk += l->from_disk;
+}
+
+uint32_t lease_lifting_end(const core *c, const lease *l) {
+    radix_node held = lease_held(c, l), ready = lease_ready(c, l), first = held;
+    if (held == ready)
+        return 0;
+    while (radix_parent(c->tree, first) != ready)
+        first = radix_parent(c->tree, first);
+    for (uint32_t slot = 0, n = radix_slots(c->tree, first); slot < n; slot++)
+        if (node_entry(c, first, slot)->frame == PAGE_NO_FRAME &&
+            !(tier_of(c, node_page(c, first, slot))->flags & (TIER_GOING_UP | TIER_READING)))
+            return 0;
+    return path_tokens(c, held);
+}

@@ -1,0 +1,179 @@
+/*
+ * core_room.c - who has to go in one tier, so that another page has room there. Nothing is lost by
+ * this: what goes has a copy below. What has none goes with its node alone (core_evict.c).
+ */
+#include "daemon/core_state.h"
+
+#include <string.h>
+
+enum {
+    TRIES = 1024,    /* pages looked at for one that may go */
+    TAILS = 16,      /* tails forgotten for one frame */
+    FEW_FRAMES = 64, /* freed one by one, before whole slabs are looked for */
+};
+#define KEY_HALF (UINT64_C(1) << 63)
+
+/* What a page in use counts as: used now. */
+static uint64_t key_now(const core *c) {
+    return c->clock < KEY_HALF ? c->clock : KEY_HALF - 1;
+}
+
+/* --- the arena ---------------------------------------------------------------------------------
+ */
+
+int room_device_page(core *c, page_handle page) {
+    const page_entry *entry = page_get(c->pages, page);
+    if (!c->tiers || entry->node == RADIX_NONE || radix_is_busy(c->tree, entry->node) ||
+        entry->state != PAGE_SEALED || !order_has(c->tiers->device_clean, (uint32_t)page))
+        return 0;
+    c->counts.bytes_evicted += frames_size(c->frames, entry->frame);
+    frames_free(c->frames, entry->frame);
+    page_set_frame(c->pages, page, PAGE_NO_FRAME);
+    c->tiers->n_absent++;
+    tier_placed(c, page);
+    return 1;
+}
+
+/* The first page of `in` whose key is up to date, or ORDER_NONE. */
+static uint32_t coldest(core *c, order *in, uint64_t (*key_of)(const core *, page_handle)) {
+    for (uint32_t tries = 0; tries < TRIES; tries++) {
+        uint64_t key;
+        uint32_t index = order_first(in, &key);
+        if (index == ORDER_NONE)
+            return index;
+        uint64_t now = key_of(c, page_at(c->pages, index));
+        if (now <= key)
+            return index;
+        order_put(in, index, now);
+    }
+    return ORDER_NONE;
+}
+
+static uint64_t device_key(const core *c, page_handle page) {
+    const page_entry *entry = page_get(c->pages, page);
+    uint64_t key = radix_key(c->tree, entry->node);
+    if (radix_is_busy(c->tree, entry->node) && key_now(c) > key)
+        key = key_now(c);
+    return key < KEY_HALF ? key : KEY_HALF - 1;
+}
+
+int room_device(core *c) {
+    if (!c->tiers)
+        return 0;
+    uint32_t index = coldest(c, c->tiers->device_clean, device_key);
+    /* If the first of all is in use, so are the others: each counts as used now. */
+    return index != ORDER_NONE && room_device_page(c, page_at(c->pages, index));
+}
+
+/* --- the host tier -----------------------------------------------------------------------------
+ */
+
+static uint64_t host_key(const core *c, page_handle page) {
+    const page_entry *entry = page_get(c->pages, page);
+    uint64_t key = radix_key(c->tree, entry->node);
+    key = key < KEY_HALF ? key : KEY_HALF - 1;
+    if (tier_of(c, page)->flags & TIER_BUSY)
+        return KEY_HALF + key_now(c);
+    return entry->frame != PAGE_NO_FRAME ? KEY_HALF - 1 - key : KEY_HALF + key;
+}
+
+static int host_page_goes(core *c, page_handle page) {
+    if (tier_of(c, page)->flags & TIER_BUSY || !order_has(c->tiers->host_clean, (uint32_t)page))
+        return 0;
+    tier_drop_host(c, page);
+    tier_placed(c, page);
+    return 1;
+}
+
+/*
+ * A frame of the host tier whose page has another copy, for a page of this key. Without a disk that
+ * other copy is the one in the arena, which then has none below any more: so it must be a page that
+ * is used more than the one that comes, else the two would take turns for ever. If there is none,
+ * the coldest tail of all goes, if it is colder.
+ */
+static int may_go_for(const core *c, page_handle page, uint64_t for_key) {
+    return c->config.disk_bytes || radix_key(c->tree, page_get(c->pages, page)->node) > for_key;
+}
+
+static int room_host_one(core *c, uint64_t for_key) {
+    uint32_t index = coldest(c, c->tiers->host_clean, host_key);
+    if (index != ORDER_NONE) {
+        page_handle page = page_at(c->pages, index);
+        if (may_go_for(c, page, for_key) && host_page_goes(c, page))
+            return 1;
+    }
+    radix_node node = radix_coldest(c->tree);
+    return !c->config.disk_bytes && node != RADIX_NONE && radix_key(c->tree, node) < for_key &&
+           evict_coldest(c);
+}
+
+typedef struct host_mover {
+    core *c;
+    uint64_t for_key;
+} host_mover;
+
+static int host_frame_movable(void *context, uint32_t frame) {
+    const host_mover *m = context;
+    const core *c = m->c;
+    uint32_t index = c->tiers->host_page[frame];
+    return index && order_has(c->tiers->host_clean, index - 1) &&
+           !(c->tiers->pages[index - 1].flags & TIER_BUSY) &&
+           may_go_for(c, page_at(c->pages, index - 1), m->for_key);
+}
+
+/* As for the arena: a slab of another size is emptied. */
+static int room_host_slab(core *c, uint64_t bytes, uint64_t for_key) {
+    tiers *t = c->tiers;
+    host_mover mover = {c, for_key};
+    uint32_t frames_of[256], n = 0, n_gone = 0;
+    memset(t->host_page, 0, c->config.max_host_frames * sizeof *t->host_page);
+    for (uint32_t i = 0; i < t->max_pages; i++)
+        if (t->pages[i].flags & TIER_KNOWN && t->pages[i].host_frame != PAGE_NO_FRAME)
+            t->host_page[t->pages[i].host_frame] = i + 1;
+    if (frames_victim(t->host, bytes, host_frame_movable, &mover, frames_of, 256, &n) != KVT_OK)
+        return 0;
+    for (uint32_t i = 0; i < n; i++)
+        n_gone += (uint32_t)host_page_goes(c, page_at(c->pages, t->host_page[frames_of[i]] - 1));
+    return n_gone > 0;
+}
+
+kvt_status room_host(core *c, uint64_t bytes, uint64_t for_key, uint32_t *ret_frame) {
+    for (uint32_t tries = 0;; tries++) {
+        kvt_status status = frames_alloc(c->tiers->host, bytes, ret_frame);
+        if (status != KVT_EFULL)
+            return status;
+        if (tries < (c->config.disk_bytes ? FEW_FRAMES : TAILS) && room_host_one(c, for_key))
+            continue;
+        if (tries > FEW_FRAMES + 8 || !room_host_slab(c, bytes, for_key))
+            return KVT_EFULL;
+    }
+}
+
+/* --- the disk ----------------------------------------------------------------------------------
+ */
+
+int room_disk(core *c, uint64_t bytes) {
+    tiers *t = c->tiers;
+    uint64_t freed = 0;
+    if (t->disk_used + bytes <= c->config.disk_bytes && !t->disk_full)
+        return 1;
+    /* What is to be erased already may be enough. */
+    for (uint32_t i = 0; i < t->n_erase && freed < bytes; i++)
+        freed += t->erase[(t->first_erase + i) % t->max_pages].bytes;
+    while (freed < bytes) {
+        radix_node node = radix_coldest(c->tree);
+        if (node == RADIX_NONE)
+            break;
+        uint64_t of_node = 0;
+        for (uint32_t slot = 0, n = radix_slots(c->tree, node); slot < n; slot++) {
+            const tier_page *at = tier_of(c, node_page(c, node, slot));
+            if (at->flags & TIER_ON_DISK)
+                of_node += disk_bytes_of(at->bytes, at->n_tokens);
+        }
+        if (of_node == 0) /* what is the coldest is not what takes the room */
+            break;
+        evict_coldest(c);
+        freed += of_node;
+    }
+    return 0;
+}

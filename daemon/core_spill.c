@@ -1,0 +1,355 @@
+/*
+ * core_spill.c - the jobs of the lower tiers, and what is copied down. One job of a kind at a time,
+ * TIER_BATCH pages each, so that copying down never crowds out what workers wait for.
+ */
+#include "daemon/core_state.h"
+
+#include <string.h>
+
+/* --- jobs --------------------------------------------------------------------------------------
+ */
+
+core_job *tier_job(core *c, core_job_kind kind, uint32_t realm_slot) {
+    tiers *t = c->tiers;
+    core_job *job = t->free_jobs;
+    if (!job)
+        return NULL;
+    const realm *r = &c->realms[realm_slot];
+    t->free_jobs = job->next;
+    *job = (core_job){.kind = kind,
+                      .lane = (uint32_t)(job - t->jobs),
+                      .copies = job->copies,
+                      .records = job->records,
+                      .shape = &r->shapes[0],
+                      .realm = r->number,
+                      .realm_bytes = r->canonical,
+                      .n_realm_bytes = r->n_bytes};
+    return job;
+}
+
+/* The page is the job's as well from now on; `flag` says so. */
+core_copy *tier_job_add(core *c, core_job *job, page_handle page, uint32_t flag) {
+    KVT_ASSERT(job->n_copies < TIER_BATCH);
+    const page_entry *entry = page_get(c->pages, page);
+    core_copy *copy = &job->copies[job->n_copies++];
+    *copy = (core_copy){.bytes = tier_of(c, page)->bytes,
+                        .rows = entry->rows,
+                        .status = KVT_EINTERNAL,
+                        .frame = PAGE_NO_FRAME,
+                        .page = page,
+                        .node = entry->node};
+    page_ref(c->pages, page);
+    tier_set_flags(c, page, flag, 0);
+    return copy;
+}
+
+void tier_job_submit(core *c, core_job *job) {
+    KVT_ASSERT(job->n_copies > 0 || job->kind == CORE_JOB_ERASE);
+    job->next = NULL;
+    c->tiers->n_jobs++;
+    c->env.submit(c->env.context, job);
+}
+
+void tier_job_free(core *c, core_job *job) {
+    job->shape = NULL;
+    job->next = c->tiers->free_jobs;
+    c->tiers->free_jobs = job;
+}
+
+static uint64_t key_of(const core *c, page_handle page) {
+    return radix_key(c->tree, page_get(c->pages, page)->node);
+}
+
+/* --- arena to host -----------------------------------------------------------------------------
+ */
+
+/* Without a disk a copy in the host tier only pays when the arena is about to be short of room:
+ * then the colder half of it has one. */
+static int should_copy_down(const core *c) {
+    const tiers *t = c->tiers;
+    frames_counts n;
+    if (order_count(t->device_dirty) == 0)
+        return 0;
+    if (c->config.disk_bytes)
+        return 1;
+    frames_count(c->frames, &n);
+    uint32_t clean = order_count(t->device_clean);
+    return (n.slab_bytes > n.arena_bytes / 2 || n.used > n.max_frames / 2) &&
+           clean < 2 + (clean + order_count(t->device_dirty)) / 2;
+}
+
+static void down_start(core *c) {
+    tiers *t = c->tiers;
+    if (t->down_busy || !should_copy_down(c))
+        return;
+    core_job *job = tier_job(c, CORE_JOB_DOWN, 0);
+    uint64_t key;
+    for (uint32_t index; job && job->n_copies < TIER_BATCH &&
+                         (index = order_first(t->device_dirty, &key)) != ORDER_NONE;) {
+        page_handle page = page_at(c->pages, index);
+        uint32_t frame;
+        if (t->pages[index].flags & TIER_NO_DISK)
+            break;
+        if (room_host(c, t->pages[index].bytes, key_of(c, page), &frame) != KVT_OK)
+            break;
+        /* Making room may have taken this very page. */
+        if (page_at(c->pages, index) != page || !order_has(t->device_dirty, index)) {
+            frames_free(t->host, frame);
+            continue;
+        }
+        core_copy *copy = tier_job_add(c, job, page, TIER_GOING_DOWN);
+        copy->frame = frame;
+        copy->from_offset = frames_offset(c->frames, page_get(c->pages, page)->frame);
+        copy->to_offset = frames_offset(t->host, frame);
+        tier_placed(c, page);
+    }
+    if (!job)
+        return;
+    if (job->n_copies == 0) {
+        tier_job_free(c, job);
+        return;
+    }
+    t->down_busy = 1;
+    tier_job_submit(c, job);
+}
+
+static void down_done(core *c, core_copy *copy) {
+    tiers *t = c->tiers;
+    tier_set_flags(c, copy->page, 0, TIER_GOING_DOWN);
+    if (copy->status == KVT_OK && page_get(c->pages, copy->page)->node != RADIX_NONE) {
+        tier_set_host(c, copy->page, copy->frame);
+        c->counts.pages_demoted++;
+    } else {
+        frames_free(t->host, copy->frame);
+        c->counts.tier_errors += copy->status != KVT_OK;
+    }
+    tier_placed(c, copy->page);
+}
+
+/* --- host to disk ------------------------------------------------------------------------------
+ */
+
+void record_of(core *c, page_handle page, core_record *ret_record) {
+    const page_entry *entry = page_get(c->pages, page);
+    const tier_page *at = tier_of(c, page);
+    const realm *r = &c->realms[at->realm];
+    radix_node parent = radix_parent(c->tree, entry->node);
+    uint32_t n_tokens;
+    const uint32_t *tokens = radix_tokens(c->tree, entry->node, &n_tokens);
+    *ret_record = (core_record){
+        .serial = at->serial, .depth = at->depth, .slot = at->slot, .n_tokens = (uint16_t)n_tokens};
+    memcpy(ret_record->tokens, tokens, n_tokens * sizeof *tokens);
+    if (at->depth == 0) {
+        ret_record->parent = tier_key_root(r->canonical, r->n_bytes);
+    } else {
+        const tier_page *before = tier_of(c, node_page(c, parent, at->slot));
+        ret_record->parent = before->key;
+        ret_record->parent_serial = before->serial;
+    }
+    ret_record->key = tier_key_child(&ret_record->parent, at->slot, tokens, n_tokens);
+}
+
+/* May it be written now? -1: never, since the page in front of it never will be. *ret_in_job: that
+ * one's place in the job, plus 1. */
+static int may_write(core *c, const core_job *job, page_handle page, uint32_t *ret_in_job) {
+    const tier_page *at = tier_of(c, page);
+    *ret_in_job = 0;
+    if (at->depth == 0)
+        return 1;
+    radix_node parent = radix_parent(c->tree, page_get(c->pages, page)->node);
+    page_handle before = node_page(c, parent, at->slot);
+    uint32_t flags = tier_of(c, before)->flags;
+    if (flags & TIER_NO_DISK)
+        return -1;
+    for (uint32_t i = 0; job && i < job->n_copies; i++)
+        if (job->copies[i].page == before) {
+            *ret_in_job = i + 1;
+            return 1;
+        }
+    return (flags & TIER_ON_DISK) != 0;
+}
+
+static void write_add(core *c, core_job *job, page_handle page, uint32_t in_job) {
+    tier_page *at = tier_of(c, page);
+    core_record *record = &job->records[job->n_copies];
+    record_of(c, page, record);
+    record->serial = 0;
+    record->parent_in_job = in_job;
+    if (in_job) {
+        record->parent = job->records[in_job - 1].key;
+        record->parent_serial = 0;
+        record->key = tier_key_child(&record->parent, at->slot, record->tokens, record->n_tokens);
+    }
+    core_copy *copy = tier_job_add(c, job, page, TIER_WRITING);
+    copy->from_offset = frames_offset(c->tiers->host, at->host_frame);
+    at->key = record->key;
+    tier_placed(c, page);
+}
+
+static void write_start(core *c) {
+    tiers *t = c->tiers;
+    if (t->write_busy || !t->disk_up)
+        return;
+    core_job *job = NULL;
+    uint64_t key;
+    for (uint32_t tries = 0; tries < 2 * TIER_BATCH; tries++) {
+        uint32_t index = order_first(t->host_dirty, &key), in_job;
+        if (index == ORDER_NONE || (job && job->n_copies == TIER_BATCH))
+            break;
+        page_handle page = page_at(c->pages, index);
+        const tier_page *at = &t->pages[index];
+        int may = may_write(c, job, page, &in_job);
+        if (may < 0) {
+            tier_set_flags(c, page, TIER_NO_DISK, 0);
+            tier_placed(c, page);
+            continue;
+        }
+        if (may == 0 || at->flags & TIER_BUSY) {
+            order_put(t->host_dirty, index, ++t->sequence);
+            continue;
+        }
+        if (job && job->realm != c->realms[at->realm].number)
+            break;
+        if (!room_disk(c, disk_bytes_of(at->bytes, at->n_tokens)))
+            break;
+        if (!job)
+            job = tier_job(c, CORE_JOB_WRITE, at->realm);
+        if (!job)
+            break;
+        write_add(c, job, page, in_job);
+    }
+    if (job) {
+        t->write_busy = 1;
+        tier_job_submit(c, job);
+    }
+}
+
+/* The disk says that the page in front of this one is not there, though it was: it is to be written
+ * again, or nobody has it any more. */
+static void parent_is_gone(core *c, page_handle page) {
+    radix_node parent = radix_parent(c->tree, page_get(c->pages, page)->node);
+    page_handle before = node_page(c, parent, tier_of(c, page)->slot);
+    const tier_page *at = tier_of(c, before);
+    if (!(at->flags & TIER_ON_DISK))
+        return;
+    tier_set_flags(c, before, 0, TIER_ON_DISK);
+    if (page_get(c->pages, before)->frame == PAGE_NO_FRAME && at->host_frame == PAGE_NO_FRAME)
+        page_lost(c, before);
+    else
+        tier_placed(c, before);
+}
+
+static void write_done(core *c, core_copy *copy, const core_record *record) {
+    tiers *t = c->tiers;
+    tier_page *at = tier_of(c, copy->page);
+    if (copy->status == KVT_OK) {
+        at->serial = record->serial;
+        tier_set_flags(c, copy->page, TIER_ON_DISK, TIER_WRITING | TIER_STALE_RECORD);
+        c->counts.pages_written++;
+    } else {
+        tier_set_flags(c, copy->page, copy->status == KVT_EEXIST ? TIER_NO_DISK : 0, TIER_WRITING);
+        t->disk_full |= copy->status == KVT_EFULL;
+        t->disk_up &= copy->status != KVT_EIO;
+        c->counts.tier_errors += copy->status == KVT_EIO;
+        if (copy->status == KVT_EORDER && !record->parent_in_job && at->depth > 0 &&
+            page_get(c->pages, copy->page)->node != RADIX_NONE)
+            parent_is_gone(c, copy->page);
+    }
+    tier_placed(c, copy->page);
+}
+
+/* --- erasing -----------------------------------------------------------------------------------
+ */
+
+static void erase_start(core *c) {
+    tiers *t = c->tiers;
+    if (t->erase_busy || !t->disk_up || t->n_erase == 0)
+        return;
+    core_job *job = tier_job(c, CORE_JOB_ERASE, 0);
+    if (!job)
+        return;
+    job->n_copies = t->n_erase < TIER_BATCH ? t->n_erase : TIER_BATCH;
+    for (uint32_t i = 0; i < job->n_copies; i++) {
+        const tier_erase *e = &t->erase[(t->first_erase + i) % t->max_pages];
+        job->copies[i] = (core_copy){.status = KVT_EINTERNAL};
+        job->records[i] =
+            (core_record){.key = e->key, .serial = e->serial, .depth = e->depth, .slot = e->slot};
+    }
+    t->erase_busy = 1;
+    tier_job_submit(c, job);
+}
+
+/* What could not be erased stays first in the ring, for when the disk is up again. */
+static void erase_done(core *c, const core_job *job) {
+    tiers *t = c->tiers;
+    t->erase_busy = 0;
+    for (uint32_t i = 0; i < job->n_copies && t->n_erase > 0; i++) {
+        kvt_status status = job->copies[i].status;
+        if (status != KVT_OK && status != KVT_ENOENT) {
+            t->disk_up = 0;
+            c->counts.tier_errors++;
+            return;
+        }
+        t->disk_used -= t->erase[t->first_erase].bytes;
+        t->first_erase = (t->first_erase + 1) % t->max_pages;
+        t->n_erase--;
+        t->disk_full = 0;
+    }
+}
+
+/* --- both ways ---------------------------------------------------------------------------------
+ */
+
+void tiers_pump(core *c) {
+    if (!c->tiers)
+        return;
+    if (c->config.disk_bytes) {
+        erase_start(c);
+        write_start(c);
+    }
+    down_start(c);
+}
+
+void tier_job_done(core *c, core_job *job) {
+    tiers *t = c->tiers;
+    KVT_ASSERT(t && t->n_jobs > 0);
+    t->n_jobs--;
+    if (job->kind == CORE_JOB_ERASE) {
+        erase_done(c, job);
+    } else if (job->kind == CORE_JOB_UP || job->kind == CORE_JOB_READ) {
+        promote_done(c, job);
+    } else {
+        if (job->kind == CORE_JOB_DOWN)
+            t->down_busy = 0;
+        else
+            t->write_busy = 0;
+        for (uint32_t i = 0; i < job->n_copies; i++) {
+            if (job->kind == CORE_JOB_DOWN)
+                down_done(c, &job->copies[i]);
+            else
+                write_done(c, &job->copies[i], &job->records[i]);
+            page_drop(c, job->copies[i].page);
+        }
+    }
+    tier_job_free(c, job);
+    c->wake = 1;
+}
+
+void core_disk_up(core *c, int up) {
+    if (!c->tiers || !c->config.disk_bytes)
+        return;
+    c->tiers->disk_up = up;
+    if (up)
+        tiers_pump(c);
+}
+
+/* --- SPILL: everything down, now ---------------------------------------------------------------
+ */
+
+int spill_is_over(const core *c) {
+    const tiers *t = c->tiers;
+    if (!t || !c->config.disk_bytes || !t->disk_up)
+        return 1;
+    return !t->down_busy && !t->write_busy && !t->erase_busy && t->n_erase == 0 &&
+           order_count(t->device_dirty) == 0 && order_count(t->host_dirty) == 0;
+}

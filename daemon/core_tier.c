@@ -1,0 +1,379 @@
+/*
+ * core_tier.c - where the bytes of sealed pages are, and in what order they leave a tier.
+ *
+ *              seal                room_device
+ *   (worker) -------> arena frame ------------> (no frame)
+ *                       |  ^                        |
+ *                  DOWN |  | UP                     |  a page that is in no tier does not exist
+ *                       v  |       room_host        |
+ *                     host frame ---------------> (no frame)
+ *                       |  ^
+ *                 WRITE |  | READ
+ *                       v  |       room_disk
+ *                     record ------------------> (erased, with the node)
+ *
+ * Copying down comes before the room is needed; leaving a tier is then a decision, not a wait. A
+ * copy in a lower tier holds the same bytes; so the page is one page, whichever tier it is read
+ * from. A page leaves the tree, and all tiers at once, only as the tail of a path (core_evict.c).
+ *
+ * The orders of a tier are lazy: a page that was used keeps its old key in them until it comes to
+ * the front, and is then put back by its new one. So a use costs nothing here.
+ */
+#include "daemon/core_state.h"
+#include "kernels/say.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Keys of the orders: those of the tree, with the host tier's copies of pages that are also in the
+ * arena in front, the most used first (they would be missed the latest). */
+#define KEY_HALF (UINT64_C(1) << 63)
+
+/* --- open, close -------------------------------------------------------------------------------
+ */
+
+uint32_t page_slack(const core_config *config) {
+    return config->host_bytes ? TIER_JOBS * TIER_BATCH : 0;
+}
+
+static kvt_status open_order(uint32_t pages, uint32_t room, void **memory, order **ret_order) {
+    size_t bytes = order_bytes(pages, room);
+    *memory = calloc(1, bytes);
+    return *memory ? order_init(*memory, bytes, pages, room, ret_order) : KVT_ENOMEM;
+}
+
+static kvt_status open_orders(tiers *t, const core_config *g) {
+    uint32_t in_arena = g->max_frames < t->max_pages ? g->max_frames : t->max_pages;
+    uint32_t in_host = g->max_host_frames < t->max_pages ? g->max_host_frames : t->max_pages;
+    kvt_status status = open_order(t->max_pages, in_arena, &t->order_memory[0], &t->device_clean);
+    if (status == KVT_OK)
+        status = open_order(t->max_pages, in_arena, &t->order_memory[1], &t->device_dirty);
+    if (status == KVT_OK)
+        status = open_order(t->max_pages, in_host, &t->order_memory[2], &t->host_clean);
+    if (status == KVT_OK)
+        status = open_order(t->max_pages, in_host, &t->order_memory[3], &t->host_dirty);
+    return status;
+}
+
+static kvt_status open_jobs(tiers *t) {
+    t->jobs = calloc(TIER_JOBS, sizeof *t->jobs);
+    t->copies = calloc(TIER_JOBS * TIER_BATCH, sizeof *t->copies);
+    t->records = calloc(TIER_JOBS * TIER_BATCH, sizeof *t->records);
+    if (!t->jobs || !t->copies || !t->records)
+        return KVT_ENOMEM;
+    for (uint32_t i = TIER_JOBS; i > 0; i--) {
+        t->jobs[i - 1] = (core_job){.copies = t->copies + (size_t)(i - 1) * TIER_BATCH,
+                                    .records = t->records + (size_t)(i - 1) * TIER_BATCH,
+                                    .next = t->free_jobs};
+        t->free_jobs = &t->jobs[i - 1];
+    }
+    return KVT_OK;
+}
+
+static kvt_status open_disk(tiers *t) {
+    uint32_t places = 64;
+    while (places < t->max_pages && places < 1u << 31)
+        places *= 2;
+    t->erase = calloc(t->max_pages, sizeof *t->erase);
+    t->found = calloc((size_t)places * 2, sizeof *t->found);
+    t->found_mask = places * 2 - 1;
+    t->disk_up = 1;
+    return t->erase && t->found ? KVT_OK : KVT_ENOMEM;
+}
+
+kvt_status tiers_open(core *c) {
+    const core_config *g = &c->config;
+    if (g->host_bytes == 0)
+        return KVT_OK;
+    tiers *t = c->tiers = calloc(1, sizeof *t);
+    if (!t)
+        return KVT_ENOMEM;
+    t->max_pages = g->max_pages + page_slack(g);
+    t->pages = calloc(t->max_pages, sizeof *t->pages);
+    t->host_generations = calloc(g->max_host_frames, sizeof *t->host_generations);
+    t->host_page = calloc(g->max_host_frames, sizeof *t->host_page);
+    size_t bytes = frames_bytes(g->host_bytes, g->max_host_frames);
+    t->host_memory = aligned_alloc(64, (bytes + 63) & ~(size_t)63);
+    if (!t->pages || !t->host_generations || !t->host_page || !t->host_memory)
+        return KVT_ENOMEM;
+    memset(t->host_memory, 0, bytes);
+    kvt_status status = frames_init(t->host_memory, bytes, g->host_bytes, g->max_host_frames,
+                                    t->host_generations, &t->host);
+    if (status == KVT_OK)
+        status = open_orders(t, g);
+    if (status == KVT_OK)
+        status = open_jobs(t);
+    if (status == KVT_OK && g->disk_bytes)
+        status = open_disk(t);
+    return status;
+}
+
+void tiers_close(tiers *t) {
+    if (!t)
+        return;
+    for (int i = 0; i < 4; i++)
+        free(t->order_memory[i]);
+    free(t->pages);
+    free(t->host_generations);
+    free(t->host_page);
+    free(t->host_memory);
+    free(t->erase);
+    free(t->found);
+    free(t->jobs);
+    free(t->copies);
+    free(t->records);
+    free(t);
+}
+
+/* --- where a page is ---------------------------------------------------------------------------
+ */
+
+tier_page *tier_of(const core *c, page_handle page) {
+    return &c->tiers->pages[(uint32_t)page];
+}
+
+int is_resident(const core *c, radix_node node) {
+    if (radix_depth(c->tree, node) == 0)
+        return 1;
+    for (uint32_t slot = 0, n = radix_slots(c->tree, node); slot < n; slot++)
+        if (node_entry(c, node, slot)->frame == PAGE_NO_FRAME)
+            return 0;
+    return 1;
+}
+
+static uint64_t tree_key(const core *c, const page_entry *entry) {
+    uint64_t key = radix_key(c->tree, entry->node);
+    return key < KEY_HALF ? key : KEY_HALF - 1;
+}
+
+static uint64_t host_key(const core *c, const page_entry *entry) {
+    uint64_t key = tree_key(c, entry);
+    return entry->frame != PAGE_NO_FRAME ? KEY_HALF - 1 - key : KEY_HALF + key;
+}
+
+/* The order that it belongs in, or NULL. */
+static order *device_order(const tiers *t, const page_entry *entry, const tier_page *at) {
+    if (entry->frame == PAGE_NO_FRAME)
+        return NULL;
+    if (at->host_frame != PAGE_NO_FRAME || at->flags & TIER_ON_DISK)
+        return t->device_clean;
+    return at->flags & TIER_GOING_DOWN ? NULL : t->device_dirty;
+}
+
+static order *host_order(const core *c, const page_entry *entry, const tier_page *at) {
+    const tiers *t = c->tiers;
+    if (at->host_frame == PAGE_NO_FRAME)
+        return NULL;
+    if (at->flags & TIER_ON_DISK)
+        return t->host_clean;
+    if (c->config.disk_bytes && !(at->flags & TIER_NO_DISK))
+        return at->flags & TIER_WRITING ? NULL : t->host_dirty;
+    return entry->frame != PAGE_NO_FRAME ? t->host_clean : NULL;
+}
+
+/* Dirty pages go in the order in which they were sealed where all are to be written, so parents
+ * come first, and those that never will be come last; where there is no disk, only the coldest are
+ * to be copied. */
+static uint64_t dirty_key(core *c, const page_entry *entry, uint32_t index) {
+    if (!c->config.disk_bytes)
+        return tree_key(c, entry);
+    return ++c->tiers->sequence + (c->tiers->pages[index].flags & TIER_NO_DISK ? KEY_HALF : 0);
+}
+
+static void list(core *c, order *in, order *out, const page_entry *entry, uint32_t index) {
+    tiers *t = c->tiers;
+    order_remove(out, index);
+    if (in == t->host_clean)
+        order_put(in, index, host_key(c, entry));
+    else if (!order_has(in, index))
+        order_put(in, index,
+                  in == t->device_clean ? tree_key(c, entry) : dirty_key(c, entry, index));
+}
+
+void tier_placed(core *c, page_handle page) {
+    tiers *t = c->tiers;
+    const page_entry *entry = page_get(c->pages, page);
+    const tier_page *at = tier_of(c, page);
+    uint32_t index = (uint32_t)page;
+    if (entry->node == RADIX_NONE)
+        return;
+    order *device = device_order(t, entry, at), *host = host_order(c, entry, at);
+    if (device)
+        list(c, device, device == t->device_clean ? t->device_dirty : t->device_clean, entry,
+             index);
+    else
+        order_remove(t->device_clean, index), order_remove(t->device_dirty, index);
+    if (host)
+        list(c, host, host == t->host_clean ? t->host_dirty : t->host_clean, entry, index);
+    else
+        order_remove(t->host_clean, index), order_remove(t->host_dirty, index);
+}
+
+void tier_sealed(core *c, page_handle page, uint32_t realm_slot, uint32_t slot, uint32_t bytes) {
+    if (!c->tiers)
+        return;
+    const page_entry *entry = page_get(c->pages, page);
+    uint32_t n_tokens;
+    radix_tokens(c->tree, entry->node, &n_tokens);
+    *tier_of(c, page) = (tier_page){.host_frame = PAGE_NO_FRAME,
+                                    .bytes = bytes,
+                                    .flags = TIER_KNOWN,
+                                    .realm = realm_slot,
+                                    .depth = radix_depth(c->tree, entry->node) - 1,
+                                    .n_tokens = (uint16_t)n_tokens,
+                                    .slot = (uint16_t)slot};
+    c->tiers->n_absent += entry->frame == PAGE_NO_FRAME;
+    tier_placed(c, page);
+}
+
+void tier_unlist(core *c, page_handle page) {
+    tiers *t = c->tiers;
+    if (!t)
+        return;
+    const page_entry *entry = page_get(c->pages, page);
+    uint32_t index = (uint32_t)page;
+    t->n_absent -= entry->state == PAGE_SEALED && entry->frame == PAGE_NO_FRAME;
+    order_remove(t->device_clean, index);
+    order_remove(t->device_dirty, index);
+    order_remove(t->host_clean, index);
+    order_remove(t->host_dirty, index);
+}
+
+/* --- copies that come and go -------------------------------------------------------------------
+ */
+
+void tier_set_host(core *c, page_handle page, uint32_t frame) {
+    tier_of(c, page)->host_frame = frame;
+    c->tiers->n_host++;
+}
+
+void tier_drop_host(core *c, page_handle page) {
+    tier_page *at = tier_of(c, page);
+    frames_free(c->tiers->host, at->host_frame);
+    at->host_frame = PAGE_NO_FRAME;
+    c->tiers->n_host--;
+}
+
+/* What the page takes, or is about to take, of the disk's budget. */
+static uint64_t charge(const tier_page *at) {
+    return at->flags & TIER_CHARGED ? disk_bytes_of(at->bytes, at->n_tokens) : 0;
+}
+
+void tier_set_flags(core *c, page_handle page, uint32_t set, uint32_t clear) {
+    tiers *t = c->tiers;
+    tier_page *at = tier_of(c, page);
+    t->disk_used -= charge(at);
+    t->n_disk -= (at->flags & TIER_ON_DISK) != 0;
+    at->flags = (at->flags & ~clear) | set;
+    t->disk_used += charge(at);
+    t->n_disk += (at->flags & TIER_ON_DISK) != 0;
+}
+
+void tier_forget(core *c, uint32_t index) {
+    tiers *t = c->tiers;
+    if (!t)
+        return;
+    tier_page *at = &t->pages[index];
+    if (!(at->flags & TIER_KNOWN))
+        return;
+    if (at->host_frame != PAGE_NO_FRAME)
+        tier_drop_host(c, index);
+    if (at->flags & (TIER_ON_DISK | TIER_STALE_RECORD)) {
+        KVT_ASSERT(t->n_erase < t->max_pages);
+        t->erase[(t->first_erase + t->n_erase++) % t->max_pages] =
+            (tier_erase){.key = at->key,
+                         .serial = at->serial,
+                         .depth = at->depth,
+                         .slot = at->slot,
+                         .bytes = (uint32_t)charge(at)};
+        t->n_disk -= (at->flags & TIER_ON_DISK) != 0; /* disk_used: when it is erased */
+    }
+    *at = (tier_page){0};
+}
+
+/* --- audit -------------------------------------------------------------------------------------
+ */
+
+static int job_is_free(const tiers *t, const core_job *job) {
+    for (const core_job *f = t->free_jobs; f; f = f->next)
+        if (f == job)
+            return 1;
+    return 0;
+}
+
+uint32_t tiers_frames_of(const core *c, core_job_kind kind, core_job_kind other) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; c->tiers && i < TIER_JOBS; i++) {
+        const core_job *job = &c->tiers->jobs[i];
+        if ((job->kind == kind || job->kind == other) && !job_is_free(c->tiers, job))
+            n += job->n_copies;
+    }
+    return n;
+}
+
+/* Is it where it should be, and nowhere else? */
+static int listed_right(const core *c, uint32_t index, const page_entry *entry) {
+    const tiers *t = c->tiers;
+    const tier_page *at = &t->pages[index];
+    const order *device = NULL, *host = NULL;
+    if (entry && entry->node != RADIX_NONE && entry->state == PAGE_SEALED) {
+        device = device_order(t, entry, at);
+        host = host_order(c, entry, at);
+    }
+    return order_has(t->device_clean, index) == (device == t->device_clean) &&
+           order_has(t->device_dirty, index) == (device == t->device_dirty) &&
+           order_has(t->host_clean, index) == (host == t->host_clean) &&
+           order_has(t->host_dirty, index) == (host == t->host_dirty);
+}
+
+static const char *page_fault(const core *c, uint32_t index, const page_entry *entry) {
+    const tier_page *at = &c->tiers->pages[index];
+    if (!entry || entry->state != PAGE_SEALED)
+        return at->flags ? "not sealed, yet in a tier" : NULL;
+    if (!listed_right(c, index, entry))
+        return "in the wrong order";
+    if (at->host_frame != PAGE_NO_FRAME && !frames_in_use(c->tiers->host, at->host_frame))
+        return "its host frame is not in use";
+    if (entry->node != RADIX_NONE && entry->frame == PAGE_NO_FRAME &&
+        at->host_frame == PAGE_NO_FRAME && !(at->flags & TIER_ON_DISK))
+        return "sealed, and in no tier";
+    if (at->flags & TIER_GOING_UP && entry->node != RADIX_NONE && entry->frame != PAGE_NO_FRAME)
+        return "goes up, and is there";
+    return NULL;
+}
+
+kvt_status tiers_audit(const core *c, char *why, size_t why_bytes) {
+    const tiers *t = c->tiers;
+    const order *const orders[] = {t->device_clean, t->device_dirty, t->host_clean, t->host_dirty};
+    uint32_t n_absent = 0, n_host = 0, n_disk = 0;
+    uint64_t disk_used = 0;
+    kvt_status status = frames_audit(t->host, why, why_bytes);
+    for (int i = 0; i < 4 && status == KVT_OK; i++)
+        status = order_audit(orders[i], why, why_bytes);
+    for (uint32_t i = 0; i < t->max_pages && status == KVT_OK; i++) {
+        page_handle page = page_at(c->pages, i);
+        const page_entry *entry = page ? page_get(c->pages, page) : NULL;
+        const char *fault = page_fault(c, i, entry);
+        if (fault)
+            status = kvt_say(why, why_bytes, KVT_EINTERNAL, "page %u: %s", i, fault);
+        n_host += t->pages[i].flags & TIER_KNOWN && t->pages[i].host_frame != PAGE_NO_FRAME;
+        n_disk += (t->pages[i].flags & TIER_ON_DISK) != 0;
+        disk_used += charge(&t->pages[i]);
+        n_absent += entry && entry->node != RADIX_NONE && entry->state == PAGE_SEALED &&
+                    entry->frame == PAGE_NO_FRAME;
+    }
+    for (uint32_t i = 0; i < t->n_erase; i++)
+        disk_used += t->erase[(t->first_erase + i) % t->max_pages].bytes;
+    frames_counts places;
+    frames_count(t->host, &places);
+    if (status == KVT_OK &&
+        (n_absent != t->n_absent || n_host != t->n_host || n_disk != t->n_disk ||
+         disk_used != t->disk_used ||
+         places.used != n_host + tiers_frames_of(c, CORE_JOB_DOWN, CORE_JOB_READ)))
+        status = kvt_say(why, why_bytes, KVT_EINTERNAL,
+                         "tiers: %u absent of %u, %u in host frames of %u (%u in use), %u on disk "
+                         "of %u, %llu disk bytes of %llu",
+                         n_absent, t->n_absent, n_host, t->n_host, places.used, n_disk, t->n_disk,
+                         (unsigned long long)disk_used, (unsigned long long)t->disk_used);
+    return status;
+}
