@@ -223,7 +223,7 @@ const param params[] = {
      .offset = AT(host),
      .low = 0,
      .high = 64 * TiB,
-     .standard = "0",
+     .standard = "\"0B\"",
      .text = "Room for pages in the memory of the host, below the arena: pages are copied there "
              "before they have to leave the arena, and come back when they are asked for. 0: no "
              "such tier; with a `disk_dir`, at least 64MiB are taken all the same, since pages go "
