@@ -253,7 +253,6 @@ static int take_hello(disk *d, const uint8_t *rest, size_t n) {
         return 1;
     }
     d->phase = DISK_UP;
-    d->flags = 0;
     if (d->last_serial < hello.last_serial)
         d->last_serial = hello.last_serial;
     take_usage(d, &hello.usage);

@@ -112,6 +112,7 @@ static int spawn(disk *d, int socket, int host) {
 
 static void fresh_life(disk *d) {
     d->phase = DISK_OPENING;
+    d->life_flags = d->flags;
     d->killed = d->useful = d->waiting_to_send = 0;
     d->scanned = 0;
     d->n_scan_numbers = 0;
@@ -178,26 +179,18 @@ void disk_kill(disk *d) {
 
 /*
  * What does its end say about the file? Killed from outside: nothing. By a signal of its own, by us
- * for its silence, or in a way that nobody knows: the next one looks through it before it uses it,
- * and if it dies of that, or knows that the file is damaged, a new file is made.
+ * for its silence, or with the file in doubt: the next one looks through it before it uses it; and
+ * if that one comes to such an end too, a new file is made.
  */
 static uint32_t next_flags(const disk *d, int status) {
-    if (WIFEXITED(status)) {
-        switch (WEXITSTATUS(status)) {
-        case DISK_EXIT_CLOSED:
-        case DISK_EXIT_ORPHAN:
-        case DISK_EXIT_REFUSED:
-        case DISK_EXIT_USAGE:
-            return d->flags;
-        case DISK_EXIT_BROKEN:
-            return TIER_DISCARD;
-        default:
-            break;
-        }
-    } else if (!d->killed && (WTERMSIG(status) == SIGKILL || WTERMSIG(status) == SIGTERM)) {
-        return d->flags;
-    }
-    return d->phase == DISK_OPENING && d->flags ? TIER_DISCARD : TIER_CHECK;
+    int in_doubt = WIFEXITED(status)
+                       ? WEXITSTATUS(status) != DISK_EXIT_CLOSED &&
+                             WEXITSTATUS(status) != DISK_EXIT_ORPHAN &&
+                             WEXITSTATUS(status) != DISK_EXIT_REFUSED
+                       : d->killed || (WTERMSIG(status) != SIGKILL && WTERMSIG(status) != SIGTERM);
+    if (in_doubt)
+        return d->life_flags ? TIER_DISCARD : TIER_CHECK;
+    return d->phase == DISK_OPENING ? d->life_flags : 0;
 }
 
 static void describe(const disk *d, int status) {

@@ -39,7 +39,8 @@ struct disk {
     int useful;          /* it has done something since it was started */
     int opening_first;   /* within disk_open */
     int closing;
-    uint32_t flags; /* of the next start: TIER_CHECK, TIER_DISCARD */
+    uint32_t flags;      /* of the next start: TIER_CHECK, TIER_DISCARD */
+    uint32_t life_flags; /* with which this one was started */
     uint32_t n_starts;
     uint64_t last_heard_ms, restart_due_ms, pause_ms;
     kvt_status refused; /* by HELLO */

@@ -197,6 +197,14 @@ static void learn_limit(tier *t) {
         t->limit_bytes = end > t->reserve_bytes ? end - t->reserve_bytes : 0;
 }
 
+/* LMDB calls a write that was done in part, which is how a disk becomes full, an I/O error. */
+static kvt_status full_or_failed(tier *t, kvt_status status) {
+    return status == KVT_EIO && !tier_broken(t) &&
+                   tier_files_disk_free(&t->files) < t->reserve_bytes
+               ? KVT_EFULL
+               : status;
+}
+
 /* One transaction. Anything but KVT_OK: nothing was written. */
 static kvt_status put_batch(tier *t, tier_record *records, uint32_t n) {
     uint32_t written = 0;
@@ -210,6 +218,7 @@ static kvt_status put_batch(tier *t, tier_record *records, uint32_t n) {
     if (status == KVT_OK && written > 0)
         status = tier_commit(t, &state);
     lmdb_abort(t->lmdb);
+    status = full_or_failed(t, status);
     if (status == KVT_OK)
         t->counts.puts += written;
     else if (status == KVT_EFULL)
@@ -343,6 +352,7 @@ static kvt_status del_batch(tier *t, tier_record *records, uint32_t n) {
     if (status == KVT_OK && deleted > 0)
         status = tier_commit(t, &state);
     lmdb_abort(t->lmdb);
+    status = full_or_failed(t, status);
     if (status == KVT_OK)
         t->counts.dels += deleted;
     return status;

@@ -14,6 +14,8 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 
 enum {
@@ -97,6 +99,7 @@ static kvt_status try_open_disk(const char *dir, uint64_t budget, disk **ret_dis
                             .host_bytes = HOST_BYTES,
                             .max_requests = 32,
                             .lock_wait_ms = 100,
+                            .stall_ms = 5000,
                             .done = done,
                             .found_realm = found_realm,
                             .found = found,
@@ -194,7 +197,8 @@ static void took(const job *j) {
                   status == KVT_EIO);
             if (status == KVT_OK)
                 b.pages[p].serial = j->items[i].serial;
-            b.there[p] = status == KVT_OK ? 1 : status == KVT_EIO ? -1 : 0;
+            if (status != KVT_EFULL) /* then what was there still is */
+                b.there[p] = status == KVT_OK ? 1 : status == KVT_EIO ? -1 : 0;
         } else if (j->request.kind == DISK_DELETE) {
             b.there[p] = status == KVT_EIO ? -1 : 0;
         }
@@ -386,6 +390,231 @@ static void test_kill(uint32_t rounds) {
     kit_remove(dir);
 }
 
+/* --- damage ------------------------------------------------------------------------------------
+ */
+
+/* Reads everything, whatever comes of it; the helper may die and come back meanwhile. */
+static uint32_t read_whatever(void) {
+    uint32_t n_ok = 0;
+    for (int i = 0; i < N_PAGES; i++) {
+        n_ok += read_page(i) == KVT_OK;
+        wait_up();
+    }
+    return n_ok;
+}
+
+/* Everything is as in the beginning: what is written is there. */
+static void check_works(void) {
+    wait_up();
+    CHECK_EQ(simple(DISK_FLUSH_ALL, NULL), KVT_OK);
+    memset(b.there, 0, sizeof b.there);
+    for (int i = 0; i < N_PAGES; i++)
+        b.pages[i].serial = 0;
+    write_range(0, 40);
+    for (int i = 0; i < 40; i++) {
+        CHECK_EQ(b.there[i], 1);
+        CHECK_EQ(read_page(i), KVT_OK);
+    }
+}
+
+/* The file is cut under the running daemon: SIGBUS for the helper. */
+static void test_cut(void) {
+    const char *dir = kit_dir("cut");
+    char path[512];
+    disk_stats stats;
+    for (int round = 0; round < 6; round++) {
+        new_tree();
+        open_disk(dir);
+        write_range(0, N_PAGES);
+        CHECK_EQ(read_whatever(), N_PAGES);
+        kit_file_path(dir, "data.mdb", path);
+        CHECK(truncate(path, round * 700000) == 0);
+        uint32_t n_ok = read_whatever();
+        CHECK(n_ok < N_PAGES);
+        disk_count(b.d, &stats);
+        CHECK(stats.restarts > 0);
+        check_works();
+        disk_close(b.d, 5000);
+        kit_remove(dir);
+    }
+    CHECK(b.n_lost > 0);
+}
+
+static int is_lmdb_page(const uint8_t *page, uint64_t number) {
+    uint64_t own;
+    uint16_t flags;
+    memcpy(&own, page, sizeof own);
+    memcpy(&flags, page + 10, sizeof flags);
+    return own == number && (flags == 1 || flags == 2 || flags == 8); /* branch, leaf, meta */
+}
+
+/* Four bits of the file, anywhere or in LMDB's own pages, are not what they were. */
+static void test_flips(uint32_t rounds) {
+    static uint8_t file[24 << 20], copy[24 << 20];
+    const char *dir = kit_dir("flips");
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    uint32_t n_died = 0, n_missed = 0, n_aside = 0;
+    disk_stats stats;
+    new_tree();
+    open_disk(dir);
+    write_range(0, 100);
+    disk_close(b.d, 5000);
+    size_t n = kit_file_read(dir, "data.mdb", file, sizeof file);
+    static const char stamp[] = "kvtrunk-disk-tier 1 closed unknown\n";
+    static uint64_t serials[N_PAGES];
+    for (int i = 0; i < N_PAGES; i++)
+        serials[i] = b.pages[i].serial;
+    for (uint32_t round = 0; round < rounds; round++) {
+        uint32_t n_ok = 0;
+        memcpy(copy, file, n);
+        for (int flip = 0; flip < 4;) {
+            size_t at = check_below(&rng, (uint32_t)n);
+            if (round % 2 && !is_lmdb_page(file + at / page * page, at / page))
+                continue;
+            copy[at] ^= (uint8_t)(1u << check_below(&rng, 8));
+            flip++;
+        }
+        kit_file_write(dir, "data.mdb", copy, n);
+        kit_file_write(dir, "stamp", stamp, strlen(stamp));
+        for (int i = 0; i < N_PAGES; i++)
+            b.pages[i].serial = serials[i];
+        open_disk(dir);
+        for (int i = 0; i < 100; i++) {
+            n_ok += read_page(i) == KVT_OK;
+            wait_up();
+        }
+        if (round % 8 == 0)
+            check_works();
+        disk_count(b.d, &stats);
+        n_died += stats.restarts > 0;
+        n_aside += stats.moved_aside > 0;
+        n_missed += n_ok < 100;
+        disk_close(b.d, 5000);
+    }
+    printf("test_disk: of %u damaged files %u gave misses, %u ended the helper, %u were moved "
+           "aside\n",
+           rounds, n_missed, n_died, n_aside);
+    CHECK(n_missed > rounds / 10);
+    kit_remove(dir);
+}
+
+/* A disk smaller than the budget: what fits is kept, deleting makes room, serving goes on. */
+static void test_full_disk(void) {
+    static job j;
+    const char *dir = kit_dir("small-disk");
+    char command[600];
+    int pid;
+    uint64_t first_writes = 0;
+    disk_stats last;
+    CHECK(mkdir(dir, 0700) == 0);
+    if (mount("none", dir, "tmpfs", 0, "size=4m") != 0) {
+        printf("test_disk: SKIPPED the full disk: mounting a small tmpfs: %s\n", strerror(errno));
+        CHECK(rmdir(dir) == 0);
+        return;
+    }
+    new_tree();
+    snprintf(command, sizeof command, "%s/tier", dir);
+    open_disk(command);
+    pid = disk_pid(b.d);
+    for (int i = 0; i < N_PAGES; i++) /* no tree: each for itself, so that any may go */
+        b.pages[i].parent = -1, b.pages[i].depth = 0;
+    for (int round = 0; round < 20; round++) {
+        write_range(0, N_PAGES);
+        uint32_t n_there = 0;
+        disk_stats stats;
+        disk_count(b.d, &stats);
+        CHECK(stats.full > 0);
+        if (round == 0)
+            first_writes = stats.writes;
+        int gone[BATCH];
+        uint32_t n_gone = 0;
+        for (int i = 0; i < N_PAGES; i++) {
+            n_there += b.there[i] == 1;
+            if (b.there[i] == 1 && n_gone < BATCH && check_below(&rng, 3) == 0)
+                gone[n_gone++] = i;
+        }
+        CHECK_MSG(n_there > 100 && n_there < N_PAGES, "%u pages", n_there);
+        CHECK(n_gone > 0);
+        job_new(&j, DISK_DELETE, gone, n_gone);
+        CHECK_EQ(submit(&j), KVT_OK);
+        wait_for(&j);
+        took(&j);
+        for (uint32_t i = 0; i < n_gone; i++)
+            CHECK_EQ(j.items[i].status, KVT_OK);
+        read_all();
+    }
+    disk_count(b.d, &last);
+    CHECK(last.writes > first_writes); /* deleting made room */
+    CHECK_EQ(disk_pid(b.d), pid);      /* nobody died of it */
+    disk_close(b.d, 5000);
+    CHECK(umount(dir) == 0);
+    CHECK(rmdir(dir) == 0);
+}
+
+/* --- failing writes ----------------------------------------------------------------------------
+ */
+
+/* LMDB's writes go through these, in the helper too, since it is this program; while the file that
+ * KVT_TEST_EIO names is there, they fail. */
+static int failing(void) {
+    const char *name = getenv("KVT_TEST_EIO");
+    return name && access(name, F_OK) == 0;
+}
+
+ssize_t pwrite(int fd, const void *at, size_t n, off_t offset) {
+    if (failing()) {
+        errno = EIO;
+        return -1;
+    }
+    return (ssize_t)syscall(SYS_pwrite64, fd, at, n, offset);
+}
+
+ssize_t writev(int fd, const struct iovec *parts, int n_parts) {
+    if (failing()) {
+        errno = EIO;
+        return -1;
+    }
+    return (ssize_t)syscall(SYS_writev, fd, parts, n_parts);
+}
+
+static void test_failing_disk(void) {
+    static job j;
+    const char *dir = kit_dir("failing"), *trigger = kit_dir("trigger");
+    int at[BATCH];
+    setenv("KVT_TEST_EIO", trigger, 1);
+    new_tree();
+    open_disk(dir);
+    write_range(0, 100);
+    for (int round = 0; round < 5; round++) {
+        int fd = open(trigger, O_CREAT | O_WRONLY, 0600);
+        CHECK(fd >= 0);
+        close(fd);
+        for (int i = 0; i < BATCH; i++)
+            at[i] = 100 + i;
+        job_new(&j, DISK_WRITE, at, BATCH);
+        for (int i = 0; i < BATCH; i++) {
+            int parent = b.pages[at[i]].parent;
+            if (parent >= 100) /* not written yet: let it be an orphan */
+                j.items[i].parent_serial = 1000000;
+        }
+        CHECK_EQ(submit(&j), KVT_OK);
+        wait_for(&j);
+        for (int i = 0; i < BATCH; i++)
+            CHECK_EQ(j.items[i].status, KVT_EIO);
+        CHECK(unlink(trigger) == 0);
+        wait_up();
+        CHECK_EQ(disk_realm(b.d, 7, realm_name, strlen(realm_name)), KVT_OK);
+        for (int i = 0; i < 100; i++)
+            CHECK_EQ(read_page(i), KVT_OK);
+    }
+    write_range(100, 120);
+    CHECK_EQ(b.there[100], 1);
+    read_all();
+    disk_close(b.d, 5000);
+    unsetenv("KVT_TEST_EIO");
+    kit_remove(dir);
+}
+
 static void host_open(void) {
     b.host_fd = memfd_create("host", MFD_CLOEXEC);
     CHECK(b.host_fd >= 0 && ftruncate(b.host_fd, (off_t)HOST_BYTES) == 0);
@@ -400,6 +629,10 @@ int main(int argc, char **argv) {
     host_open();
     test_basics();
     test_kill(rounds);
+    test_cut();
+    test_failing_disk();
+    test_full_disk();
+    test_flips(rounds);
     puts("test_disk: ok");
     return 0;
 }

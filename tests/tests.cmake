@@ -63,6 +63,7 @@ kvt_fuzz(wire SOURCES fuzz_wire.c LIBS kvt_core)
 kvt_fuzz(config SOURCES fuzz_config.c LIBS kvt_config)
 kvt_fuzz(trace SOURCES fuzz_trace.c LIBS kvt_trace)
 kvt_fuzz(page SOURCES fuzz_page.c LIBS kvt_kernels xxhash)
+kvt_fuzz(tier SOURCES fuzz_tier.c LIBS kvt_tier)
 
 kvt_test(test_radix SOURCES test_radix.c LIBS kvt_radix)
 kvt_test(test_radix_bounds SOURCES test_radix_bounds.c LIBS kvt_radix)
@@ -83,7 +84,9 @@ endif()
 kvt_test(test_store_model SOURCES test_store_model.c LIBS kvt_store ARGS 1 ${store_operations})
 kvt_test(test_store_model_long TARGET test_store_model ARGS 2 50000000 LABELS slow TIMEOUT 1200)
 kvt_test(test_tier SOURCES test_tier.c LIBS kvt_tier kvt_wire)
-kvt_test(test_disk SOURCES test_disk.c LIBS kvt_disk kvt_wire)
+kvt_test(test_disk SOURCES test_disk.c LIBS kvt_disk kvt_wire TIMEOUT 300)
+kvt_test(test_tier_long TARGET test_tier ARGS 3 1000000 LABELS slow TIMEOUT 1200)
+kvt_test(test_disk_long TARGET test_disk ARGS 300 LABELS slow TIMEOUT 1800)
 
 # ./run bench. Not a test: what it prints is a timing, and means something on an idle machine only.
 file(GLOB bench_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/bench/*.c)
