@@ -471,6 +471,8 @@ static void test_flips(uint32_t rounds) {
             size_t at = check_below(&rng, (uint32_t)n);
             if (round % 2 && !is_lmdb_page(file + at / page * page, at / page))
                 continue;
+            if (round % 4 == 1) /* where a page says what is where in it */
+                at = at / page * page + at % 64;
             copy[at] ^= (uint8_t)(1u << check_below(&rng, 8));
             flip++;
         }
@@ -533,7 +535,7 @@ static void test_full_disk(void) {
             if (b.there[i] == 1 && n_gone < BATCH && check_below(&rng, 3) == 0)
                 gone[n_gone++] = i;
         }
-        CHECK_MSG(n_there > 100 && n_there < N_PAGES, "%u pages", n_there);
+        CHECK_MSG(n_there > 50 && n_there < N_PAGES, "%u pages", n_there);
         CHECK(n_gone > 0);
         job_new(&j, DISK_DELETE, gone, n_gone);
         CHECK_EQ(submit(&j), KVT_OK);

@@ -2,6 +2,7 @@
  * main.c - ./run bench [PART] [--json]. Without a part all of them run. Status 1: a target was
  * missed. Timings mean something only on a machine that does nothing else meanwhile.
  */
+#include "daemon/disk_helper.h"
 #include "tests/bench/bench.h"
 
 #include <stdio.h>
@@ -95,12 +96,14 @@ static const struct {
     {"pages", bench_pages, "decode and seal of raw pages, against memcpy"},
     {"acquire", bench_acquire, "acquire through the daemon, against an echo"},
     {"sessions", bench_sessions, "64 sessions against one"},
+    {"tiers", bench_tiers, "the disk tier, against pwrite and memcpy; a restart"},
     {"codec", bench_codec, "encode and decode of each codec, against memcpy"},
     {"fidelity", bench_fidelity, "error of the attention output, ours and others' codecs"},
 };
 
 int main(int argc, char **argv) {
     const char *part = NULL;
+    disk_helper_main(argc, argv);
     int child = bench_child(argc, argv), found = 0;
     if (child >= 0)
         return child;
