@@ -22,6 +22,7 @@ add_executable(kvtrunk_tool
     tool_status.c
     tool_text.c
     tool_tree.c
+    tool_watch.c
     tool_worker.c
 )
 set_target_properties(kvtrunk_tool PROPERTIES OUTPUT_NAME kvtrunk)

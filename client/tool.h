@@ -33,8 +33,8 @@ typedef struct tool_command {
     int (*run)(const struct tool_command *self, int argc, char **argv);
 } tool_command;
 
-extern const tool_command tool_status, tool_tree, tool_sessions, tool_leases, tool_pin, tool_unpin,
-    tool_flush, tool_replay, tool_sizes;
+extern const tool_command tool_status, tool_tree, tool_sessions, tool_leases, tool_watch, tool_pin,
+    tool_unpin, tool_flush, tool_replay, tool_sizes;
 extern const tool_command tool_replay_worker; /* what replay starts */
 
 /*

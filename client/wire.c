@@ -159,7 +159,7 @@ kvt_status kvt_wire_open(const void *message, size_t n_bytes, kvt_wire_header *r
     header.number = kvt_wire_take_u64(&r);
     header.boot_id = kvt_wire_take_u64(&r);
     uint32_t n_status = header.kind == KVT_WIRE_REPLY ? KVT_N_STATUS : 1;
-    if ((header.kind != KVT_WIRE_REQUEST && header.kind != KVT_WIRE_REPLY) || header.op == 0 ||
+    if (header.kind < KVT_WIRE_REQUEST || header.kind > KVT_WIRE_EVENTS || header.op == 0 ||
         header.op >= KVT_N_OPS || header.status >= n_status || n_bytes > KVT_WIRE_MAX_BYTES ||
         header.body_bytes != r.n_left)
         return KVT_EPROTO;

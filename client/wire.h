@@ -42,20 +42,22 @@ typedef enum kvt_op {
     KVT_OP_FLUSH = 16, /* forget the tenant's pages, a realm's, or those that begin with tokens */
     KVT_OP_PINS = 17,  /* reports, as TREE */
     KVT_OP_LEASES = 18,
+    KVT_OP_SNAPSHOT = 19, /* the pages that can be had, in parts; where events are told */
     KVT_N_OPS
 } kvt_op;
 
-enum { KVT_WIRE_REQUEST = 1, KVT_WIRE_REPLY = 2 };
+enum { KVT_WIRE_REQUEST = 1, KVT_WIRE_REPLY = 2, KVT_WIRE_EVENTS = 3 };
 
 /*
  * offset size field
  *      0    4 magic
  *      4    1 version
- *      5    1 kind: KVT_WIRE_REQUEST, KVT_WIRE_REPLY
+ *      5    1 kind: KVT_WIRE_REQUEST, KVT_WIRE_REPLY, KVT_WIRE_EVENTS
  *      6    2 op (a reply repeats the request's)
  *      8    4 body_bytes
  *     12    4 status (reply: kvt_status; request: 0)
- *     16    8 number: of the request within its session, rising; a reply repeats it
+ *     16    8 number: of the request within its session, rising; a reply repeats it; events: of the
+ *             first of them
  *     24    8 boot_id (request: of the daemon that the sender knows, 0 in HELLO; reply: of this
  * one)
  */
@@ -246,6 +248,39 @@ typedef struct kvt_flush_rep {
     uint32_t pins; /* that were ended */
 } kvt_flush_rep;
 
+enum { KVT_EVENT_ADDED = 1, KVT_EVENT_REMOVED = 2, KVT_EVENT_MOVED = 3 };
+
+/* What happened to a page. A message of kind KVT_WIRE_EVENTS (op SNAPSHOT) has a u32 number of
+ * them, and they follow each other. */
+typedef struct kvt_event {
+    uint8_t kind; /* KVT_EVENT_... */
+    uint8_t tier; /* ADDED, MOVED: 0 device, 1 host, 2 disk */
+    uint64_t page;
+    uint32_t place; /* one page at a time is there: what parts of a snapshot are made of */
+    /* ADDED alone */
+    uint64_t parent; /* page in front; 0: it is the first of its realm */
+    uint32_t realm;
+    uint64_t n_bytes;
+    uint16_t n_tokens;
+    uint16_t n_listed;     /* n_tokens, or 0 where the daemon keeps them to itself */
+    const uint8_t *tokens; /* read: n_listed x u32, unaligned */
+} kvt_event;
+
+typedef struct kvt_snapshot_req {
+    uint32_t first_place; /* 1 .. */
+} kvt_snapshot_req;
+
+/* Places first_place .. end_place - 1 as of the event `sequence`. The last part has end_place over
+ * max_place. The pages follow as ADDED events. */
+typedef struct kvt_snapshot_rep {
+    uint64_t sequence;
+    uint32_t first_place, end_place, max_place;
+    uint32_t n_pages;
+    kvt_wire_str events_path; /* "": nobody tells events */
+    const uint8_t *pages;     /* read: kvt_wire_next_event */
+    size_t n_page_bytes;
+} kvt_snapshot_rep;
+
 /* STATUS, TREE, PINS and LEASES answer with text: a u32 length and the bytes. */
 typedef struct kvt_text_rep {
     uint32_t n_bytes;
@@ -330,6 +365,8 @@ void kvt_wire_put_pin_req(kvt_writer *w, const kvt_pin_req *req);   /* without t
 void kvt_wire_put_pin_rep(kvt_writer *w, const kvt_pin_rep *rep);
 void kvt_wire_put_flush_req(kvt_writer *w, const kvt_flush_req *req); /* without the tokens */
 void kvt_wire_put_flush_rep(kvt_writer *w, const kvt_flush_rep *rep);
+void kvt_wire_put_event(kvt_writer *w, const kvt_event *event, const uint32_t *tokens);
+void kvt_wire_put_snapshot_rep(kvt_writer *w, const kvt_snapshot_rep *rep); /* without pages */
 void kvt_wire_put_text_rep(kvt_writer *w, const char *text, size_t n_bytes);
 
 /* --- reading ------------------------------------------------------------------------------------
@@ -362,6 +399,14 @@ kvt_status kvt_wire_get_pin_rep(const uint8_t *body, size_t n_bytes, kvt_pin_rep
 kvt_status kvt_wire_get_unpin_req(const uint8_t *body, size_t n_bytes, kvt_unpin_req *ret);
 kvt_status kvt_wire_get_flush_req(const uint8_t *body, size_t n_bytes, kvt_flush_req *ret);
 kvt_status kvt_wire_get_flush_rep(const uint8_t *body, size_t n_bytes, kvt_flush_rep *ret);
+kvt_status kvt_wire_get_snapshot_req(const uint8_t *body, size_t n_bytes, kvt_snapshot_req *ret);
+/* Without a look at its pages: kvt_wire_next_event has that. */
+kvt_status kvt_wire_get_snapshot_rep(const uint8_t *body, size_t n_bytes, kvt_snapshot_rep *ret);
+/* The body of events: their number, and the bytes of the first. */
+kvt_status kvt_wire_get_events(const uint8_t *body, size_t n_bytes, uint32_t *ret_n,
+                               const uint8_t **ret_events, size_t *ret_n_bytes);
+/* Takes one event off events[0 .. n_bytes); moves both. */
+kvt_status kvt_wire_next_event(const uint8_t **events, size_t *n_bytes, kvt_event *ret);
 kvt_status kvt_wire_get_text_rep(const uint8_t *body, size_t n_bytes, kvt_text_rep *ret);
 kvt_status kvt_wire_get_error(const uint8_t *body, size_t n_bytes, kvt_wire_str *ret);
 

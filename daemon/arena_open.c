@@ -76,11 +76,11 @@ static kvt_status no_room(const param_values *values, uint64_t bytes, const memo
 /* --- where -------------------------------------------------------------------------------------
  */
 
-/* Two daemons in one directory differ by their sockets (FNV-1a of the path). */
-static uint64_t instance_of(const char *socket) {
+/* FNV-1a: two daemons in one directory differ by their sockets, two tenants by their names. */
+static uint64_t hash_of(const char *instance) {
     uint64_t hash = UINT64_C(14695981039346656037);
-    for (; *socket; socket++)
-        hash = (hash ^ (unsigned char)*socket) * UINT64_C(1099511628211);
+    for (; *instance; instance++)
+        hash = (hash ^ (unsigned char)*instance) * UINT64_C(1099511628211);
     return hash;
 }
 
@@ -300,7 +300,7 @@ kvt_status arena_open(const arena_wish *wish, char *why, size_t why_bytes, arena
     kvt_status status = gid_of(wish->values->arena_group, &gid, why, why_bytes);
     if (status != KVT_OK)
         return status;
-    snprintf(prefix, sizeof prefix, "kvtrunk-%016" PRIx64 "-", instance_of(wish->socket));
+    snprintf(prefix, sizeof prefix, "kvtrunk-%016" PRIx64 "-", hash_of(wish->instance));
     remove_leftovers(wish->values->arena_dir, prefix);
     snprintf(have.path, sizeof have.path, "%.160s/%s%016" PRIx64 ".arena", wish->values->arena_dir,
              prefix, wish->boot_id);

@@ -11,7 +11,7 @@
 
 typedef struct arena_wish {
     const param_values *values;
-    const char *socket; /* its path names the instance */
+    const char *instance; /* names it, among all that share its directory */
     uint64_t boot_id;
 } arena_wish;
 
@@ -28,7 +28,8 @@ typedef struct arena_have {
  * Chooses the device, reserves, maps and touches the arena, and writes its header. An explicit size
  * is taken whole or refused; "auto" takes less and less until it succeeds. Removes the arena files
  * of earlier starts of this instance first, and those of others whose daemon has ended (whoever
- * maps one keeps it): only to be called with the socket's lock. KVT_EFULL, KVT_EINVAL, KVT_EIO,
+ * maps one keeps it): only to be called with the lock of the socket, whose path is part
+ * of `instance`. KVT_EFULL, KVT_EINVAL, KVT_EIO,
  * KVT_ENOMEM, KVT_ENOTSUP (no GPU) with a sentence in why.
  */
 kvt_status arena_open(const arena_wish *wish, char *why, size_t why_bytes, arena_have *ret_arena);

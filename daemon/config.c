@@ -24,6 +24,7 @@ void config_init(config *ret_config) {
 
 typedef struct reader {
     config *config;
+    config_tenant *tenant; /* that is read; NULL: none */
     const char *text;
     size_t n_bytes;
     const json_scan *scan;
@@ -62,11 +63,18 @@ static kvt_status fail(const reader *r, size_t at, kvt_status status, const char
 static kvt_status unknown_key(const reader *r, const json_value *value) {
     char key[64], shown[64];
     size_t n = json_unescape(r->text, value->key_at, key, sizeof key);
-    const param *nearest = n <= sizeof key ? param_nearest(key, n) : NULL;
+    uint32_t flags = r->tenant ? PARAM_OF_TENANT : 0;
+    const param *nearest = n <= sizeof key ? param_nearest_of(key, n, flags) : NULL;
+    const char *name = nearest ? nearest->name : NULL;
+    if (r->tenant && (!nearest || strcmp(name, "tenant") == 0))
+        name = "name";
     quoted(key, n < sizeof key ? n : sizeof key, shown);
-    if (nearest)
+    if (r->tenant && n <= sizeof key && param_find(key, n))
         return fail(r, value->key_at, KVT_EINVAL,
-                    "\"%s\": this key is not known; did you mean \"%s\"?", shown, nearest->name);
+                    "\"%s\": this stands beside \"tenants\", not in one of them", shown);
+    if (name)
+        return fail(r, value->key_at, KVT_EINVAL,
+                    "\"%s\": this key is not known; did you mean \"%s\"?", shown, name);
     return fail(r, value->key_at, KVT_EINVAL,
                 "\"%s\": this key is not known; kvtrunkd --help names all", shown);
 }
@@ -88,6 +96,8 @@ static kvt_status wrong_type(const reader *r, const param *p, const json_value *
         [PARAM_MODE] = "a string such as \"0640\"",
         [PARAM_BOOL] = "true or false",
         [PARAM_UIDS] = "a list",
+        [PARAM_GIDS] = "a list",
+        [PARAM_TENANTS] = "a list of objects",
         [PARAM_ENUM] = "a string",
     };
     char what[400], range[160];
@@ -107,6 +117,8 @@ static int type_fits(const param *p, const cJSON *item) {
     case PARAM_BOOL:
         return cJSON_IsBool(item);
     case PARAM_UIDS:
+    case PARAM_GIDS:
+    case PARAM_TENANTS:
         return cJSON_IsArray(item);
     case PARAM_TEXT:
     case PARAM_MODE:
@@ -127,53 +139,74 @@ static const char *text_of(const reader *r, const cJSON *item, const json_value 
     return r->text + value->at;
 }
 
-static kvt_status read_uids(const reader *r, const param *p, const cJSON *list,
-                            const json_value *value) {
+/* Where what is read goes. */
+static param_values *values_of(const reader *r) {
+    return r->tenant ? &r->tenant->values : &r->config->values;
+}
+
+static kvt_status read_ids(const reader *r, const param *p, const cJSON *list,
+                           const json_value *value) {
     char what[400];
     size_t n;
-    r->config->values.n_uids = 0;
+    param_no_ids(p, values_of(r));
     for (const cJSON *item = list->child; item; item = item->next) {
         value++; /* elements are scalars, so the scan's values are theirs one by one */
         if (!cJSON_IsString(item) && !cJSON_IsNumber(item))
             return wrong_type(r, p, value);
         const char *text = text_of(r, item, value, &n);
-        if (param_add_uid(text, n, &r->config->values, what, sizeof what) != KVT_OK)
+        if (param_add_id(p, text, n, values_of(r), what, sizeof what) != KVT_OK)
             return bad_value(r, p, value, what);
     }
     return KVT_OK;
 }
 
+static kvt_status read_tenants(const reader *r, const param *p, const cJSON *list,
+                               const json_value *value);
+
+/* The row that a key means here. */
+static const param *row_for(const reader *r, const char *key) {
+    if (!r->tenant)
+        return param_find(key, strlen(key));
+    const param *p =
+        strcmp(key, "name") == 0 ? param_find("tenant", 6) : param_find(key, strlen(key));
+    return p && p->flags & PARAM_OF_TENANT && strcmp(key, "tenant") != 0 ? p : NULL;
+}
+
 static kvt_status read_member(const reader *r, const cJSON *item, const json_value *value) {
     char what[400];
     size_t n;
-    const param *p = param_find(item->string, strlen(item->string));
+    const param *p = row_for(r, item->string);
     if (!p)
         return unknown_key(r, value);
     if (!type_fits(p, item))
         return wrong_type(r, p, value);
     kvt_status status;
-    if (p->type == PARAM_UIDS) {
-        status = read_uids(r, p, item, value);
+    if (p->type == PARAM_TENANTS) {
+        status = read_tenants(r, p, item, value);
+    } else if (p->type == PARAM_UIDS || p->type == PARAM_GIDS) {
+        status = read_ids(r, p, item, value);
     } else {
         const char *text = text_of(r, item, value, &n);
-        status = param_set(p, text, n, &r->config->values, what, sizeof what);
+        status = param_set(p, text, n, values_of(r), what, sizeof what);
         if (status != KVT_OK)
             status = bad_value(r, p, value, what);
+    }
+    if (r->tenant) {
+        r->tenant->is_set |= UINT64_C(1) << (p - params);
+        return status;
     }
     r->config->from[p - params].source = CONFIG_FILE;
     r->config->from[p - params].place = json_place_of(r->text, r->n_bytes, value->key_at);
     return status;
 }
 
-/* Members in order: the parser's list and the scan's values of depth 1 go side by side. */
-static kvt_status read_object(const reader *r, const cJSON *root) {
+/* The members of the object at this value, in order: the parser's list and the scan's values of the
+ * next depth go side by side. */
+static kvt_status read_members(const reader *r, const cJSON *object, const json_value *at) {
     const json_scan *scan = r->scan;
-    if (!cJSON_IsObject(root))
-        return fail(r, scan->values[0].at, KVT_ESYNTAX,
-                    "a configuration is one object: {\"key\": value, ...}");
-    uint32_t i = 1;
-    for (const cJSON *item = root->child; item; item = item->next, i++) {
-        while (i < scan->n_values && scan->values[i].depth != 1)
+    uint32_t i = (uint32_t)(at - scan->values) + 1;
+    for (const cJSON *item = object->child; item; item = item->next, i++) {
+        while (i < scan->n_values && scan->values[i].depth != at->depth + 1)
             i++;
         KVT_ASSERT(i < scan->n_values);
         kvt_status status = read_member(r, item, &scan->values[i]);
@@ -183,13 +216,51 @@ static kvt_status read_object(const reader *r, const cJSON *root) {
     return KVT_OK;
 }
 
+static kvt_status read_tenants(const reader *r, const param *p, const cJSON *list,
+                               const json_value *value) {
+    config *c = r->config;
+    uint64_t hash = UINT64_C(14695981039346656037);
+    const json_value *at = value + 1;
+    c->n_tenants = 0;
+    for (const cJSON *item = list->child; item; item = item->next, at++) {
+        while (at->depth != value->depth + 1)
+            at++;
+        if (!cJSON_IsObject(item))
+            return wrong_type(r, p, at);
+        if (c->n_tenants == PARAM_MAX_TENANTS)
+            return bad_value(r, p, at, "these are too many");
+        config_tenant *tenant = &c->tenants[c->n_tenants++];
+        *tenant = (config_tenant){.place = json_place_of(r->text, r->n_bytes, at->at)};
+        reader one = *r;
+        one.tenant = tenant;
+        kvt_status status = read_members(&one, item, at);
+        if (status != KVT_OK)
+            return status;
+    }
+    /* What a reload compares: whether something was changed in the list. */
+    for (const json_value *v = value; v < at; v++) {
+        hash = (hash ^ v->key_hash) * UINT64_C(1099511628211);
+        for (uint32_t i = 0; i < v->n_bytes; i++)
+            hash = (hash ^ (unsigned char)r->text[v->at + i]) * UINT64_C(1099511628211);
+    }
+    c->values.tenants = c->n_tenants ? hash | 1 : 0;
+    return KVT_OK;
+}
+
+static kvt_status read_object(const reader *r, const cJSON *root) {
+    if (!cJSON_IsObject(root))
+        return fail(r, r->scan->values[0].at, KVT_ESYNTAX,
+                    "a configuration is one object: {\"key\": value, ...}");
+    return read_members(r, root, &r->scan->values[0]);
+}
+
 kvt_status config_parse(config *c, const char *file, const char *text, size_t n_bytes, char *why,
                         size_t why_bytes) {
     kvt_status status;
     cJSON *root = NULL;
     json_scan *scan = malloc(sizeof *scan);
     char *blanked = malloc(n_bytes <= JSON_MAX_BYTES ? n_bytes + 1 : 1);
-    reader r = {c, text, n_bytes, scan, why, why_bytes};
+    reader r = {c, NULL, text, n_bytes, scan, why, why_bytes};
     snprintf(c->file, sizeof c->file, "%s", file);
     if (!scan || !blanked) {
         snprintf(why, why_bytes, "%s: no memory to read it", file);
@@ -349,10 +420,10 @@ static int shuts_out_a_uid(const param_values *v, uint32_t own_uid) {
     for (uint64_t i = 0; i < v->n_uids; i++)
         if (v->uids[i] != own_uid && v->uids[i] != 0)
             return 1;
-    return 0;
+    return v->n_gids > 0;
 }
 
-kvt_status config_check(const config *c, uint32_t own_uid, char *why, size_t why_bytes) {
+static kvt_status check_one(const config *c, uint32_t own_uid, char *why, size_t why_bytes) {
     const param_values *v = &c->values;
     if (v->max_leases > v->max_leases_total)
         return contradiction(c, "max_leases", "max_leases_total",
@@ -375,4 +446,104 @@ kvt_status config_check(const config *c, uint32_t own_uid, char *why, size_t why
                              "or \"0644\"",
                              why, why_bytes);
     return KVT_OK;
+}
+
+/* --- tenants -----------------------------------------------------------------------------------
+ */
+
+static kvt_status refuse_tenant(const config *c, const config_tenant *t, char *why,
+                                size_t why_bytes, const char *format, ...)
+    __attribute__((format(printf, 5, 6)));
+static kvt_status refuse_tenant(const config *c, const config_tenant *t, char *why,
+                                size_t why_bytes, const char *format, ...) {
+    char what[CONFIG_WHY_BYTES / 2];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(what, sizeof what, format, args);
+    va_end(args);
+    snprintf(why, why_bytes, "%s:%u:%u: tenant %s: %s", c->file, t->place.line, t->place.column,
+             t->values.tenant[0] ? t->values.tenant : "without a name", what);
+    return KVT_EINVAL;
+}
+
+/* An id of `a` that `b` has as well, or UINT32_MAX. */
+static uint32_t common_id(const uint32_t *a, uint64_t n_a, const uint32_t *b, uint64_t n_b) {
+    for (uint64_t i = 0; i < n_a; i++)
+        for (uint64_t j = 0; j < n_b; j++)
+            if (a[i] == b[j])
+                return a[i];
+    return UINT32_MAX;
+}
+
+static kvt_status differ(const config *c, const config_tenant *t, const config_tenant *before,
+                         char *why, size_t why_bytes) {
+    const param_values *a = &t->values, *b = &before->values;
+    uint32_t uid = common_id(a->uids, a->n_uids, b->uids, b->n_uids);
+    uint32_t gid = common_id(a->gids, a->n_gids, b->gids, b->n_gids);
+    if (strcmp(a->tenant, b->tenant) == 0)
+        return refuse_tenant(c, t, why, why_bytes, "there are two of this name");
+    if (uid != UINT32_MAX)
+        return refuse_tenant(c, t, why, why_bytes, "user %u belongs to tenant %s already", uid,
+                             b->tenant);
+    if (gid != UINT32_MAX)
+        return refuse_tenant(c, t, why, why_bytes, "group %u belongs to tenant %s already", gid,
+                             b->tenant);
+    return KVT_OK;
+}
+
+kvt_status config_settle(config *c, char *why, size_t why_bytes) {
+    if (c->n_tenants && (is_set(c, "uids") || is_set(c, "gids") || is_set(c, "tenant")))
+        return contradiction(c,
+                             is_set(c, "uids")   ? "uids"
+                             : is_set(c, "gids") ? "gids"
+                                                 : "tenant",
+                             "tenants", "with several tenants it stands in each of them", why,
+                             why_bytes);
+    for (uint32_t k = 0; k < c->n_tenants; k++) {
+        config_tenant *t = &c->tenants[k];
+        for (size_t i = 0; i < params_n; i++)
+            if (!(t->is_set >> i & 1) && params[i].type != PARAM_UIDS &&
+                params[i].type != PARAM_GIDS && params[i].type != PARAM_TENANTS &&
+                i != row_of("tenant"))
+                param_copy(&params[i], &c->values, &t->values);
+        if (!t->values.tenant[0])
+            return refuse_tenant(c, t, why, why_bytes, "it needs a \"name\"");
+        if (t->values.n_uids + t->values.n_gids == 0)
+            return refuse_tenant(c, t, why, why_bytes,
+                                 "nobody belongs to it: name \"uids\" or "
+                                 "\"gids\"");
+        for (uint32_t j = 0; j < k; j++) {
+            kvt_status status = differ(c, t, &c->tenants[j], why, why_bytes);
+            if (status != KVT_OK)
+                return status;
+        }
+    }
+    return KVT_OK;
+}
+
+static kvt_status check_tenant(const config *c, const config_tenant *t, uint32_t own_uid, char *why,
+                               size_t why_bytes) {
+    char what[CONFIG_WHY_BYTES / 2];
+    if (t->values.arena_mode & 0004)
+        return refuse_tenant(c, t, why, why_bytes,
+                             "\"arena_mode\" = \"%04o\" would let every other tenant read its "
+                             "arena; use \"0640\" with an arena_group of its own",
+                             (unsigned)t->values.arena_mode);
+    config *one = malloc(sizeof *one);
+    if (!one) {
+        snprintf(why, why_bytes, "no memory to check tenant %s", t->values.tenant);
+        return KVT_ENOMEM;
+    }
+    *one = *c;
+    one->values = t->values;
+    kvt_status status = check_one(one, own_uid, what, sizeof what);
+    free(one);
+    return status == KVT_OK ? KVT_OK : refuse_tenant(c, t, why, why_bytes, "%s", what);
+}
+
+kvt_status config_check(const config *c, uint32_t own_uid, char *why, size_t why_bytes) {
+    kvt_status status = c->n_tenants ? KVT_OK : check_one(c, own_uid, why, why_bytes);
+    for (uint32_t k = 0; k < c->n_tenants && status == KVT_OK; k++)
+        status = check_tenant(c, &c->tenants[k], own_uid, why, why_bytes);
+    return status;
 }

@@ -30,7 +30,9 @@ static kvt_status config_check(const core_config *g, char *why, size_t why_bytes
         uint64_t value, low, high;
     } ranges[] = {
         {"boot_id", g->boot_id, 1, UINT64_MAX},
-        {"uids", g->n_uids, 1, 64},
+        {"uids", g->n_uids, 0, 64},
+        {"gids", g->n_gids, 0, 64},
+        {"uids and gids", (uint64_t)g->n_uids + g->n_gids, 1, 128},
         {"arena_bytes", g->arena_bytes, FRAMES_GRANULE_BYTES, UINT64_C(1) << 50},
         {"max_frames", g->max_frames, 1, UINT32_C(1) << 30},
         {"max_pages", g->max_pages, 1, UINT32_C(1) << 30},
@@ -106,6 +108,9 @@ static kvt_status open_pools(core *c) {
     c->leases = calloc(g->max_leases_total, sizeof *c->leases);
     c->free_leases = calloc(g->max_leases_total, sizeof *c->free_leases);
     c->waiters = calloc(c->max_waiters, sizeof *c->waiters);
+    c->announced = calloc((size_t)g->max_pages + 1, sizeof *c->announced);
+    c->announced_tier = calloc((size_t)g->max_pages + 1, sizeof *c->announced_tier);
+    c->realm_of_root = calloc((size_t)g->max_realms + 1, sizeof *c->realm_of_root);
     c->pins = calloc(g->max_pins ? g->max_pins : 1, sizeof *c->pins);
     c->jobs = calloc(g->max_jobs, sizeof *c->jobs);
     c->copies = calloc((size_t)g->max_jobs * KVT_MAX_SEAL_PAGES, sizeof *c->copies);
@@ -115,7 +120,8 @@ static kvt_status open_pools(core *c) {
     c->out = malloc(KVT_WIRE_MAX_BYTES);
     c->frame_node = calloc(g->max_frames, sizeof *c->frame_node);
     if (!c->pipes || !c->realms || !c->sessions || !c->leases || !c->free_leases || !c->waiters ||
-        !c->pins || !c->jobs || !c->copies || !c->tokens || !c->path || !c->out || !c->frame_node)
+        !c->announced || !c->announced_tier || !c->realm_of_root || !c->pins || !c->jobs ||
+        !c->copies || !c->tokens || !c->path || !c->out || !c->frame_node)
         return KVT_ENOMEM;
     for (uint32_t i = g->max_leases_total; i > 0; i--)
         c->free_leases[c->n_free_leases++] = i - 1;
@@ -141,10 +147,16 @@ kvt_status core_open(const core_config *config, const core_env *env, char *why, 
         return KVT_ENOMEM;
     c->config = *config;
     c->env = *env;
-    memcpy(c->uids, config->uids, config->n_uids * sizeof *c->uids);
+    for (uint32_t i = 0; i < config->n_uids; i++)
+        c->uids[i] = config->uids[i];
+    for (uint32_t i = 0; i < config->n_gids; i++)
+        c->gids[i] = config->gids[i];
     c->config.uids = c->uids;
+    c->config.gids = c->gids;
     snprintf(c->tenant, sizeof c->tenant, "%s", config->tenant);
     snprintf(c->arena_path, sizeof c->arena_path, "%s", config->arena_path);
+    snprintf(c->events_path, sizeof c->events_path, "%s",
+             config->events_path ? config->events_path : "");
     snprintf(c->staging_dir, sizeof c->staging_dir, "%s", config->staging_dir);
     status = open_stores(c);
     if (status == KVT_OK)
@@ -177,6 +189,9 @@ void core_close(core *c) {
     free(c->leases);
     free(c->free_leases);
     free(c->waiters);
+    free(c->announced);
+    free(c->announced_tier);
+    free(c->realm_of_root);
     free(c->pins);
     free(c->jobs);
     free(c->copies);
@@ -286,6 +301,9 @@ static void serve(core *c, request *rq) {
     case KVT_OP_UNPIN:
         serve_unpin(c, rq);
         break;
+    case KVT_OP_SNAPSHOT:
+        serve_snapshot(c, rq);
+        break;
     case KVT_OP_FLUSH:
         serve_flush(c, rq);
         break;
@@ -374,10 +392,11 @@ uint64_t core_tick(core *c) {
     uint64_t now_ms = c->env.now_ms(c->env.context);
     uint64_t sessions_due = sessions_tick(c, now_ms);
     uint64_t waiters_due = waiters_tick(c, now_ms);
-    uint64_t pins_due = pins_tick(c, now_ms);
+    uint64_t pins_due = pins_tick(c, now_ms), claims_due = claims_tick(c, now_ms);
     waiters_wake(c);
     uint64_t due = sessions_due < waiters_due ? sessions_due : waiters_due;
-    return due < pins_due ? due : pins_due;
+    due = due < pins_due ? due : pins_due;
+    return due < claims_due ? due : claims_due;
 }
 
 void core_drain(core *c) {

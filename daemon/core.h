@@ -101,6 +101,7 @@ typedef struct core_job {
     uint32_t realm;       /* number; all records of a job are of one realm; SEAL: the core's own */
     const uint8_t *realm_bytes;
     uint32_t n_realm_bytes; /* canonical; valid while it is submitted */
+    void *owner;            /* whoever submitted it for the core; the core leaves it alone */
     /* the core's own */
     core_ticket ticket;
     uint64_t number;
@@ -110,6 +111,29 @@ typedef struct core_job {
     kvt_status refused; /* SEAL: why the pages behind these were not taken */
     struct core_job *next;
 } core_job;
+
+/* --- events: the pages that can be had, see core_event.c ----------------------------------------
+ */
+
+typedef enum core_event_kind {
+    CORE_EVENT_ADDED = 1, /* as KVT_EVENT_... on the wire */
+    CORE_EVENT_REMOVED,
+    CORE_EVENT_MOVED, /* to another tier: the uppermost that has it */
+} core_event_kind;
+
+typedef struct core_event {
+    core_event_kind kind;
+    uint64_t sequence; /* of events: 1, 2, 3 ... */
+    uint64_t page;     /* its number; never 0, never used twice within a boot */
+    uint32_t place;    /* 1 .. max_pages: one page at a time is there */
+    uint32_t tier;     /* not of REMOVED: 0 device, 1 host, 2 disk */
+    /* ADDED alone */
+    uint64_t parent; /* page; 0: none is in front of it */
+    uint32_t realm;
+    uint64_t n_bytes;
+    uint32_t n_tokens;
+    const uint32_t *tokens; /* valid during the call */
+} core_event;
 
 typedef struct core_env {
     void *context;
@@ -136,6 +160,9 @@ typedef struct core_env {
     void (*watch)(void *context, uint32_t session, core_peer peer);
     void (*unwatch)(void *context, uint32_t session);
 
+    /* May be NULL. Must not call back into the core from within. */
+    void (*event)(void *context, const core_event *event);
+
     /* Writes the text of a STATUS (lines = 0) or TREE report at to[0 .. room); returns its length,
      * at most room. */
     size_t (*report)(void *context, const core *c, kvt_op op, uint32_t lines, char *to,
@@ -148,7 +175,9 @@ typedef struct core_config {
     uint64_t boot_id;     /* not 0, another at each start */
     const char *tenant;   /* name of the tenant; copied, as are the strings below */
     const uint32_t *uids; /* uids that belong to it; others are refused */
-    uint32_t n_uids;      /* 1 .. 64 */
+    uint32_t n_uids;      /* 0 .. 64 */
+    const uint32_t *gids; /* and those whose process has one of these */
+    uint32_t n_gids;      /* 0 .. 64; with n_uids at least 1 */
     const char *arena_path;
     const char *staging_dir;
     uint64_t arena_file_bytes; /* whole file */
@@ -168,6 +197,10 @@ typedef struct core_config {
     uint32_t max_pins;               /* 0: none can be made */
     uint64_t max_pinned_bytes;       /* of all pins */
     uint64_t max_owner_pinned_bytes; /* of those of one owner */
+    uint32_t claim_ms;               /* to seal a page, from the last one on; 0: for ever */
+    uint32_t max_requests;           /* of a session, that wait or copy; 0: no bound of its own */
+    const char *events_path;         /* where events are told; NULL: nowhere */
+    int event_tokens;                /* whether they come with tokens */
     /* lower tiers; host_bytes 0: none, disk_bytes needs host_bytes */
     uint64_t host_bytes; /* data of the host arena: multiple of FRAMES_GRANULE_BYTES */
     uint32_t max_host_frames;
@@ -184,6 +217,12 @@ void core_close(core *c);
 /* --- what goes in --------------------------------------------------------------------------------
  */
 
+/* Does the peer belong to the core's tenant by its uid, or by its gid? Reads what never changes:
+ * any thread. */
+int core_has_uid(const core *c, uint32_t uid);
+int core_has_gid(const core *c, uint32_t gid);
+
+int core_has_pipe(core *c, uint32_t pipe);
 void core_pipe_added(core *c, uint32_t pipe, core_peer peer);
 void core_pipe_removed(core *c, uint32_t pipe);
 
@@ -249,6 +288,7 @@ typedef struct core_counts {
     uint64_t bytes_evicted;
     uint64_t seals_refused_full;
     uint64_t claims_taken_over; /* the one computing gave up or died; another took it */
+    uint64_t claims_expired;    /* the one computing sealed nothing for too long */
     uint64_t waits;
     uint64_t sessions_opened;
     uint64_t sessions_resumed;
@@ -349,6 +389,16 @@ typedef struct core_lease_info {
 } core_lease_info;
 int core_each_lease(const core *c, int (*visit)(void *context, const core_lease_info *lease),
                     void *context);
+
+/* For listeners: the pages that can be had, as ADDED events, from first_place on, at most max of
+ * them, until visit returns nonzero. Returns the place to go on from (over max_pages: that was
+ * all).
+ */
+uint32_t core_each_page(const core *c, uint32_t first_place, uint32_t max,
+                        int (*visit)(void *context, const core_event *page), void *context);
+uint64_t core_sequence(const core *c); /* of the last event */
+/* For those who send events; its tokens are left where they are. */
+void core_event_to_wire(const core *c, const core_event *event, kvt_event *ret);
 
 /* Leading tokens of tokens[0 .. n) that an ACQUIRE would get now, 0 for an unknown realm. For
  * tests. */

@@ -16,6 +16,7 @@ typedef struct audit {
     uint32_t *pins; /* [max_pages + max_roots + 1]: those that the leases hold */
     uint8_t *claimed;
     uint32_t n_hidden;
+    uint32_t n_announced;
     uint32_t n_nodes, n_held, n_frames, n_loose;
 } audit;
 
@@ -60,6 +61,13 @@ static void audit_page(void *context, page_handle page, const page_entry *entry)
     /* The first slot stands for the node. */
     a->n_nodes += slot == 0;
     a->n_hidden += slot == 0 && radix_is_hidden(c->tree, entry->node);
+    if (slot == 0) {
+        int can_be_had = radix_is_held(c->tree, entry->node) && !is_flushed(c, entry->node);
+        a->n_announced += (uint32_t)can_be_had;
+        if (can_be_had != (c->announced[entry->node] != 0))
+            fail(a, "node %u can be had = %d, announced as %llu", entry->node, can_be_had,
+                 (unsigned long long)c->announced[entry->node]);
+    }
     if (is_flushed(c, entry->node) && !radix_is_busy(c->tree, entry->node))
         fail(a, "node %u was flushed, nobody holds it, and it is there", entry->node);
     a->n_held += slot == 0 && radix_is_held(c->tree, entry->node);
@@ -160,6 +168,22 @@ static void audit_kept(audit *a) {
              c->n_pins, (unsigned long long)c->pinned_bytes);
 }
 
+/* Who has promised pages computes some, and whoever was first ends first. */
+static void audit_claims(audit *a) {
+    const core *c = a->c;
+    uint32_t n = 0, before = NONE;
+    for (uint32_t at = c->first_claim; at; at = c->leases[at - 1].next_claim) {
+        const lease *l = &c->leases[at - 1];
+        if (!l->session || !l->claim || !l->is_timed || l->prev_claim != before ||
+            (before && c->leases[before - 1].claim_end_ms > l->claim_end_ms))
+            fail(a, "lease slot %u in the list of claims is out of order", at);
+        before = at;
+        n++;
+    }
+    if (before != c->last_claim)
+        fail(a, "the list of %u claims ends at slot %u, not at %u", n, before, c->last_claim);
+}
+
 static void audit_pages(audit *a) {
     const core *c = a->c;
     uint32_t n_job_frames = 0;
@@ -168,6 +192,10 @@ static void audit_pages(audit *a) {
     radix_count(c->tree, &tree);
     if (a->n_nodes != tree.busy + tree.idle)
         fail(a, "%u pages have nodes, the tree has %u", a->n_nodes, tree.busy + tree.idle);
+    for (uint32_t i = 1; i <= c->config.max_pages; i++)
+        a->n_announced -= c->announced[i] != 0;
+    if (a->n_announced)
+        fail(a, "pages that can be had and those announced differ by %u", a->n_announced);
     if (a->n_hidden != c->n_hidden)
         fail(a, "%u nodes are hidden, counted %u", a->n_hidden, c->n_hidden);
     if (a->n_held != c->n_held)
@@ -231,6 +259,7 @@ kvt_status core_audit(const core *c, char *why, size_t why_bytes) {
     if (a.pins && a.claimed) {
         audit_sessions(&a);
         audit_kept(&a);
+        audit_claims(&a);
         audit_pages(&a);
         audit_pins(&a);
         page_table_each(c->pages, audit_node_pins, &a);

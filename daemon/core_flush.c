@@ -66,6 +66,7 @@ static void flush_node(core *c, radix_node node, kvt_flush_rep *rep) {
     int held = radix_is_held(c->tree, node);
     uint64_t n_bytes = held ? node_bytes(c, node) : 0;
     if (radix_is_busy(c->tree, node)) {
+        event_removed(c, node);
         rep->held_pages += (uint64_t)held;
         rep->held_bytes += n_bytes;
         return;
@@ -137,6 +138,17 @@ static void flush_prefix(core *c, const realm *r, const uint32_t *tokens, uint32
     flush_children(c, parent, tokens, n_tokens, rep);
 }
 
+/* While the disk is still being read, what is on it and was not found yet cannot be looked at: all
+ * of the realm's (NULL: of everybody's) is forgotten. */
+static void flush_unfound(core *c, realm *r) {
+    if (!c->tiers || !c->tiers->found)
+        return;
+    if (r)
+        r->was_flushed = 1;
+    else
+        c->tiers->was_flushed = 1;
+}
+
 void serve_flush(core *c, request *rq) {
     kvt_flush_req req;
     kvt_flush_rep rep = {0};
@@ -154,6 +166,7 @@ void serve_flush(core *c, request *rq) {
         refuse(c, rq, KVT_ENOENT, "realm %u is not known (any more)", req.realm);
         return;
     }
+    flush_unfound(c, r ? &c->realms[r - c->realms] : NULL);
     if (req.scope == KVT_WIRE_FLUSH_PREFIX) {
         kvt_wire_get_tokens(req.tokens, req.n_tokens, c->tokens);
         flush_prefix(c, r, c->tokens, req.n_tokens, &rep);

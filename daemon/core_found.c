@@ -82,6 +82,7 @@ static void seal_found(core *c, radix_node node, page_handle page, uint32_t real
     if (node_is_sealed(c, node) && is_held(c, radix_parent(c->tree, node))) {
         radix_set_held(c->tree, node, 1);
         c->n_held++;
+        event_added(c, node);
         c->wake = 1;
     }
 }
@@ -95,6 +96,12 @@ void core_found_page(core *c, const core_found *found) {
     radix_node parent = parent_node(c, r, record), node;
     if (parent == RADIX_NONE || !is_held(c, parent) || record->n_tokens > page_tokens ||
         found->rows != record->n_tokens || record->slot >= radix_slots(c->tree, parent)) {
+        erase_record(c, found);
+        return;
+    }
+    /* What was flushed since the start is not found after it. */
+    if ((c->tiers->was_flushed || r->was_flushed) &&
+        radix_child_equal(c->tree, parent, record->tokens, record->n_tokens) == RADIX_NONE) {
         erase_record(c, found);
         return;
     }

@@ -145,7 +145,19 @@ int lease_take_over(core *c, lease *l) {
             node_set_filler(c, node, filler_name(c, l));
             taken++;
         }
+    if (taken)
+        claim_promise(c, l);
     return taken;
+}
+
+uint32_t lease_disown(core *c, lease *l) {
+    uint32_t n = 0, me = filler_name(c, l);
+    for (radix_node node = l->tail; !is_held(c, node); node = radix_parent(c->tree, node))
+        if (node_filler(c, node) == me) {
+            node_set_filler(c, node, NONE);
+            n++;
+        }
+    return n;
 }
 
 void lease_recount(core *c, lease *l) {
@@ -178,6 +190,7 @@ static void drop_covered(core *c, radix_node node) {
 void lease_drop_path(core *c, lease *l, radix_node tail, radix_node partial) {
     uint32_t me = filler_name(c, l);
     radix_node node = tail;
+    claim_end(c, l);
     radix_unpin(c->tree, tail);
     while (!is_held(c, node)) {
         radix_node parent = radix_parent(c->tree, node);

@@ -37,6 +37,7 @@ static void shorten(core *c, lease *l, radix_node top) {
 /* The node stays, since somebody claims it or what is below, with new pages that wait to be filled.
  */
 static void node_empty(core *c, radix_node node) {
+    event_removed(c, node);
     c->n_held -= (uint32_t)radix_is_held(c->tree, node);
     radix_set_held(c->tree, node, 0);
     node_drop_pages(c, node);
@@ -75,7 +76,10 @@ void page_lost(core *c, page_handle page) {
     for (uint32_t i = 0; i < c->config.max_leases_total; i++)
         if (c->leases[i].session)
             shorten(c, &c->leases[i], top);
+    pins_end_below(c, top);
+    radix_node parent = radix_parent(c->tree, top);
     subtree_forget(c, top);
+    flushed_let_go(c, parent);
     for (uint32_t i = 0; i < c->config.max_leases_total; i++)
         if (c->leases[i].session && c->leases[i].claim)
             lease_recount(c, &c->leases[i]);

@@ -22,6 +22,8 @@ uint64_t node_bytes(const core *c, radix_node node) {
         const page_entry *entry = node_entry(c, node, slot);
         if (entry && entry->frame != PAGE_NO_FRAME)
             n_bytes += frames_asked(c->frames, entry->frame);
+        else if (entry && c->tiers)
+            n_bytes += tier_of(c, node_page(c, node, slot))->bytes;
     }
     return n_bytes;
 }

@@ -107,6 +107,8 @@ static kvt_status realm_new(core *c, const kvt_realm_req *req, char *why, size_t
     uint32_t slot = (uint32_t)(r - c->realms);
     r->number = r->last_number ? r->last_number + c->config.max_realms : slot + 1;
     r->last_number = r->number;
+    r->was_flushed = 0;
+    c->realm_of_root[r->root - c->config.max_pages] = r->number;
     c->n_realms++;
     *ret_realm = r;
     return KVT_OK;

@@ -119,6 +119,8 @@ void serve_seal(core *c, request *rq) {
         return;
     }
     core_job *job = c->free_jobs;
+    if (session_is_busy(c, rq))
+        return;
     if (!job) {
         refuse(c, rq, KVT_EBUSY, "%u jobs are under way, the most allowed; raise max_jobs",
                c->n_jobs);
@@ -197,6 +199,7 @@ static kvt_status copy_settle(core *c, const session *s, uint32_t realm_slot, co
     if (node_is_sealed(c, copy->node)) {
         radix_set_held(c->tree, copy->node, 1);
         c->n_held++;
+        event_added(c, copy->node);
         replace_short(c, copy->node);
     }
     return KVT_OK;
@@ -228,6 +231,8 @@ void seal_job_done(core *c, core_job *job) {
         status = job->refused;
     lease *l = s->state == SESSION_ENDING ? NULL : lease_get(c, s, job->lease);
     if (l) {
+        if (job->n_copies > 0 && job->copies[0].status == KVT_OK)
+            claim_kept(c, l);
         lease_recount(c, l);
         reply_seal(c, job->ticket, job->number, l, status, job->first_page);
     } else if (s->state != SESSION_ENDING) {

@@ -102,11 +102,22 @@ int session_number_fresh(session *s, uint64_t number) {
     return 1;
 }
 
-static int uid_belongs(const core *c, uint32_t uid) {
+int core_has_uid(const core *c, uint32_t uid) {
     for (uint32_t i = 0; i < c->config.n_uids; i++)
         if (c->uids[i] == uid)
             return 1;
     return 0;
+}
+
+int core_has_gid(const core *c, uint32_t gid) {
+    for (uint32_t i = 0; i < c->config.n_gids; i++)
+        if (c->gids[i] == gid)
+            return 1;
+    return 0;
+}
+
+int core_has_pipe(core *c, uint32_t pipe) {
+    return pipe_find(c, pipe) != NULL;
 }
 
 /* The session that a returning worker means: token, uid and (where both are known) pid agree. */
@@ -174,7 +185,7 @@ void serve_hello(core *c, request *rq, pipe_entry *pipe) {
         nonsense(c, rq->ticket.pipe);
         return;
     }
-    if (!uid_belongs(c, pipe->peer.uid)) {
+    if (!core_has_uid(c, pipe->peer.uid) && !core_has_gid(c, pipe->peer.gid)) {
         c->counts.uids_refused++;
         refuse(c, rq, KVT_EDENIED, "uid %u belongs to no tenant; add it to \"uids\"",
                pipe->peer.uid);
@@ -250,6 +261,15 @@ void session_end(core *c, session *s) {
     }
     c->counts.sessions_ended++;
     session_settle(c, s);
+}
+
+int session_is_busy(core *c, request *rq) {
+    const session *s = rq->session;
+    uint32_t n = s->n_jobs + s->n_waits;
+    if (c->config.max_requests == 0 || n < c->config.max_requests)
+        return 0;
+    refuse(c, rq, KVT_EBUSY, "%u requests of this session are under way, the most allowed", n);
+    return 1;
 }
 
 void session_job_done(core *c, session *s) {

@@ -60,6 +60,18 @@ kvt_status node_claim_pages(core *c, radix_node node) {
     return KVT_OK;
 }
 
+uint32_t node_tier(const core *c, radix_node node) {
+    uint32_t tier = 0;
+    for (uint32_t slot = 0, n = radix_slots(c->tree, node); slot < n; slot++) {
+        const page_entry *entry = node_entry(c, node, slot);
+        uint32_t at = entry->frame != PAGE_NO_FRAME || !c->tiers                          ? 0
+                      : tier_of(c, node_page(c, node, slot))->host_frame != PAGE_NO_FRAME ? 1
+                                                                                          : 2;
+        tier = at > tier ? at : tier;
+    }
+    return tier;
+}
+
 void node_drop_pages(core *c, radix_node node) {
     uint32_t n_slots = radix_slots(c->tree, node);
     for (uint32_t slot = 0; slot < n_slots; slot++) {

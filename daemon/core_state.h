@@ -26,7 +26,8 @@ typedef struct realm {
     uint32_t n_bytes;
     uint8_t canonical[KVT_WIRE_MAX_REALM_BYTES];
     kvt_realm_names names;
-    kvt_realm desc; /* its strings are names' */
+    kvt_realm desc;  /* its strings are names' */
+    int was_flushed; /* before all of it on disk was found */
 } realm;
 
 typedef struct pipe_entry {
@@ -52,6 +53,7 @@ typedef struct session {
     uint32_t first_lease; /* slot + 1, list by next_of_session */
     uint32_t n_leases;
     uint32_t n_claimed; /* unsealed pages on the paths of its claiming leases */
+    uint32_t n_waits;   /* calls that wait */
     uint32_t n_jobs;    /* under way, the two below included */
     int staging;        /* handle, -1: none */
     uint64_t staging_bytes;
@@ -87,6 +89,10 @@ typedef struct lease {
     uint32_t n_asked;   /* tokens of the message */
     uint32_t from_host; /* held tokens that were in no higher tier when they were asked for */
     uint32_t from_disk;
+    /* see core_claim.c */
+    uint8_t is_timed;
+    uint32_t next_claim, prev_claim; /* slot + 1 */
+    uint64_t claim_end_ms;
 } lease;
 
 /* A prefix that is kept, see core_pin.c. */
@@ -186,6 +192,7 @@ typedef struct tiers {
     int disk_up, disk_full;
     int down_busy, write_busy, erase_busy; /* one job of each kind at a time */
 
+    int was_flushed; /* everything, while the scan is under way */
     uint32_t *found; /* by key: page index + 1, while the scan is under way */
     uint32_t found_mask;
 
@@ -198,7 +205,7 @@ typedef struct tiers {
 struct core {
     core_config config;
     core_env env;
-    uint32_t uids[64];
+    uint32_t uids[64], gids[64];
     char tenant[64];
     char arena_path[KVT_WIRE_MAX_PATH + 1];
     char staging_dir[KVT_WIRE_MAX_PATH + 1];
@@ -229,6 +236,14 @@ struct core {
     pin *pins; /* [max_pins] */
     uint32_t n_pins;
     uint64_t last_pin, pinned_bytes;
+    uint32_t first_claim, last_claim; /* lease slot + 1: those who have promised pages */
+
+    char events_path[KVT_WIRE_MAX_PATH + 1];
+    uint64_t event_sequence, last_announced;
+    uint64_t *announced;     /* [max_pages + 1], by node: number of its page; 0: cannot be had */
+    uint8_t *announced_tier; /* [max_pages + 1]: the last that was told */
+    uint32_t *realm_of_root; /* [max_realms + 1], by root - max_pages: number */
+
     uint32_t n_hidden; /* nodes that were flushed and are still held, the topmost of each */
 
     core_job *jobs; /* seal jobs */
@@ -276,6 +291,7 @@ void serve_hello(core *c, request *rq, pipe_entry *pipe);
 void serve_stage(core *c, request *rq);
 void serve_goodbye(core *c, request *rq);
 void session_end(core *c, session *s);
+int session_is_busy(core *c, request *rq);  /* too much is under way: answered */
 void session_job_done(core *c, session *s); /* one fewer under way; frees an ENDING one at 0 */
 void stage_job_done(core *c, core_job *job);
 int session_number_fresh(session *s, uint64_t number); /* and remembers it */
@@ -305,6 +321,7 @@ uint32_t node_filler(const core *c, radix_node node);
 void node_set_filler(core *c, radix_node node, uint32_t filler);
 kvt_status node_claim_pages(core *c, radix_node node); /* KVT_EFULL: none was */
 void node_drop_pages(core *c, radix_node node);
+uint32_t node_tier(const core *c, radix_node node); /* uppermost that has all of it, from 0 */
 
 /* --- core_lease.c --- */
 uint64_t lease_id(const core *c, const lease *l);
@@ -320,7 +337,8 @@ uint32_t lease_stored_tokens(const core *c, const lease *l); /* tokens of the pa
 radix_node lease_ready(const core *c, const lease *l); /* deepest node to which all is readable */
 uint32_t lease_held_tokens(const core *c, const lease *l); /* readable; without leave_one */
 uint32_t lease_computing_end(core *c, const lease *l);     /* token; 0: nobody else is at it */
-int lease_take_over(core *c, lease *l); /* owns what nobody owns; returns how many pages */
+int lease_take_over(core *c, lease *l);   /* owns what nobody owns; returns how many pages */
+uint32_t lease_disown(core *c, lease *l); /* owns nothing any more; returns how many pages */
 void reply_lease(core *c, core_ticket ticket, uint16_t op, uint64_t number, lease *l,
                  uint32_t first_page);
 void put_held_pages(core *c, kvt_writer *w, const lease *l, uint32_t first_page, uint32_t n_pages);
@@ -359,6 +377,18 @@ void pins_hit(core *c, const lease *l);           /* it was asked for just now *
 uint32_t pins_end_below(core *c, radix_node top); /* with top itself; returns their number */
 uint64_t pins_tick(core *c, uint64_t now_ms);
 uint64_t node_bytes(const core *c, radix_node node); /* of all its pages, encoded */
+
+/* --- core_claim.c --- */
+void claim_promise(core *c, lease *l); /* it computes what nobody else does, from now on */
+void claim_kept(core *c, lease *l);    /* a page was sealed */
+void claim_end(core *c, lease *l);     /* it computes nothing any more */
+uint64_t claims_tick(core *c, uint64_t now_ms);
+
+/* --- core_event.c --- */
+void event_added(core *c, radix_node node);   /* it is held from now on */
+void event_removed(core *c, radix_node node); /* before it goes; nothing if it was not announced */
+void event_moved(core *c, radix_node node);   /* node_tier may have changed */
+void serve_snapshot(core *c, request *rq);
 
 /* --- core_flush.c --- */
 void serve_flush(core *c, request *rq);

@@ -197,6 +197,7 @@ void tier_placed(core *c, page_handle page) {
     uint32_t index = (uint32_t)page;
     if (entry->node == RADIX_NONE)
         return;
+    event_moved(c, entry->node);
     order *device = device_order(t, entry, at), *host = host_order(c, entry, at);
     if (device)
         list(c, device, device == t->device_clean ? t->device_dirty : t->device_clean, entry,

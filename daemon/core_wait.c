@@ -43,6 +43,7 @@ int waiter_add(core *c, const request *rq, uint64_t of_lease, uint32_t held_toke
         c->first_waiter = slot;
     c->last_waiter = slot;
     c->n_waiters++;
+    rq->session->n_waits++;
     return 1;
 }
 
@@ -63,6 +64,8 @@ void serve_wait(core *c, request *rq) {
         reply_lease(c, rq->ticket, rq->header.op, rq->header.number, l, req.first_page);
         return;
     }
+    if (session_is_busy(c, rq))
+        return;
     if (!waiter_add(c, rq, req.lease, req.held_tokens, req.first_page, wait_ms))
         refuse(c, rq, KVT_ELIMIT, "%u calls wait, the most allowed", c->n_waiters);
 }
@@ -76,6 +79,7 @@ static void waiter_unlink(core *c, uint32_t before, uint32_t slot) {
         c->first_waiter = w->next;
     if (c->last_waiter == slot)
         c->last_waiter = before;
+    c->sessions[w->session - 1].n_waits--;
     w->session = NONE;
     w->next = c->free_waiter;
     c->free_waiter = slot;

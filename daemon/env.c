@@ -13,7 +13,7 @@ uint64_t shell_now_ms(void *context) {
     return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
-static void env_random(void *context, void *to, size_t n) {
+void shell_random(void *context, void *to, size_t n) {
     (void)context;
     for (size_t done = 0; done < n;) {
         ssize_t got = getrandom((char *)to + done, n - done, 0);
@@ -23,52 +23,54 @@ static void env_random(void *context, void *to, size_t n) {
 }
 
 static void env_send(void *context, core_ticket ticket, const void *message, size_t n) {
-    shell *sh = context;
-    server_send(sh->server, ticket, message, n);
+    tenant *t = context;
+    server_send(t->shell->server, ticket, message, n);
 }
 
 static void env_submit(void *context, core_job *job) {
-    shell *sh = context;
-    jobs_submit(sh->jobs, job);
+    tenant *t = context;
+    job->owner = t;
+    jobs_submit(t->jobs, job);
 }
 
 static void env_cut(void *context, uint32_t pipe) {
-    shell *sh = context;
-    server_cut(sh->server, pipe);
+    tenant *t = context;
+    server_cut(t->shell->server, pipe);
 }
 
 static void env_watch(void *context, uint32_t session, core_peer peer) {
-    shell *sh = context;
-    watch_add(sh->watch, session, peer.pid);
+    tenant *t = context;
+    watch_add(t->watch, session, peer.pid);
 }
 
 static void env_unwatch(void *context, uint32_t session) {
-    shell *sh = context;
-    watch_remove(sh->watch, session);
+    tenant *t = context;
+    watch_remove(t->watch, session);
 }
 
 static size_t env_report(void *context, const core *c, kvt_op op, uint32_t lines, char *to,
                          size_t room) {
-    shell *sh = context;
-    uint32_t n_made = server_listeners(sh->server);
-    sh->facts.listeners_replaced = n_made > 0 ? n_made - 1 : 0;
+    tenant *t = context;
+    uint32_t n_made = server_listeners(t->shell->server);
+    t->facts.listeners_replaced = n_made > 0 ? n_made - 1 : 0;
     if (op == KVT_OP_PINS)
         return report_pins(c, lines, to, room);
     if (op == KVT_OP_LEASES)
         return report_leases(c, lines, to, room);
     if (op == KVT_OP_TREE)
-        return report_tree(&sh->facts, c, lines, to, room);
-    return report_status(&sh->facts, c, shell_now_ms(NULL), to, room);
+        return report_tree(&t->facts, c, lines, to, room);
+    return report_status(&t->facts, c, shell_now_ms(NULL), to, room);
 }
 
-core_env shell_env(shell *sh) {
-    return (core_env){.context = sh,
+core_env tenant_env(tenant *t) {
+    return (core_env){.context = t,
                       .now_ms = shell_now_ms,
-                      .random = env_random,
+                      .random = shell_random,
                       .send = env_send,
                       .submit = env_submit,
                       .cut = env_cut,
                       .watch = env_watch,
                       .unwatch = env_unwatch,
+                      .event = tell_event,
                       .report = env_report};
 }

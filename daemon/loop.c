@@ -42,6 +42,23 @@ static uint32_t *own_pipe(shell *sh, uint32_t pipe) {
     return NULL;
 }
 
+static tenant *tenant_of_peer(shell *sh, core_peer peer) {
+    for (uint32_t i = 0; i < sh->n_tenants; i++)
+        if (core_has_uid(sh->tenants[i].core, peer.uid))
+            return &sh->tenants[i];
+    for (uint32_t i = 0; i < sh->n_tenants; i++)
+        if (core_has_gid(sh->tenants[i].core, peer.gid))
+            return &sh->tenants[i];
+    return &sh->tenants[0]; /* which refuses whoever says hello, and tells why */
+}
+
+static tenant *tenant_of_pipe(shell *sh, uint32_t pipe) {
+    for (uint32_t i = 1; i < sh->n_tenants; i++)
+        if (core_has_pipe(sh->tenants[i].core, pipe))
+            return &sh->tenants[i];
+    return &sh->tenants[0]; /* it knows what to do with a pipe that nobody knows */
+}
+
 /* Connections of the daemon to itself are not the core's business: they belong to no tenant, and
  * must not show in its counters. */
 static void pipe_added(shell *sh, const inbox_item *item) {
@@ -49,7 +66,7 @@ static void pipe_added(shell *sh, const inbox_item *item) {
     if (place)
         *place = item->ticket.pipe;
     else
-        core_pipe_added(sh->core, item->ticket.pipe, item->peer);
+        core_pipe_added(tenant_of_peer(sh, item->peer)->core, item->ticket.pipe, item->peer);
 }
 
 static void pipe_removed(shell *sh, uint32_t pipe) {
@@ -57,7 +74,7 @@ static void pipe_removed(shell *sh, uint32_t pipe) {
     if (place)
         *place = 0;
     else
-        core_pipe_removed(sh->core, pipe);
+        core_pipe_removed(tenant_of_pipe(sh, pipe)->core, pipe);
 }
 
 static void message(shell *sh, const inbox_item *item) {
@@ -69,7 +86,8 @@ static void message(shell *sh, const inbox_item *item) {
         if (n > 0)
             server_send(sh->server, item->ticket, answer, n);
     } else {
-        core_message(sh->core, item->ticket, item->bytes, item->n_bytes);
+        core_message(tenant_of_pipe(sh, item->ticket.pipe)->core, item->ticket, item->bytes,
+                     item->n_bytes);
     }
     server_free_message(item->owner);
 }
@@ -77,10 +95,11 @@ static void message(shell *sh, const inbox_item *item) {
 /* With "audit" set: does everything still agree, after this? */
 static void audit(const shell *sh, const char *after) {
     char why[256] = "";
-    if (sh->config.values.audit && core_audit(sh->core, why, sizeof why) != KVT_OK) {
-        log_write(LOG_ERROR, "audit after %s: %s", after, why);
-        abort();
-    }
+    for (uint32_t i = 0; i < sh->n_tenants && sh->config.values.audit; i++)
+        if (core_audit(sh->tenants[i].core, why, sizeof why) != KVT_OK) {
+            log_write(LOG_ERROR, "audit after %s: %s", after, why);
+            abort();
+        }
 }
 
 static void serve_item(shell *sh, const inbox_item *item) {
@@ -99,7 +118,7 @@ static void serve_item(shell *sh, const inbox_item *item) {
         message(sh, item);
         break;
     case INBOX_JOB_DONE:
-        core_job_done(sh->core, item->job);
+        core_job_done(((tenant *)item->job->owner)->core, item->job);
         break;
     }
     audit(sh, names[item->kind]);
@@ -213,8 +232,12 @@ static void reload(shell *sh) {
                   params[i].name, before,
                   params[i].flags & PARAM_RELOADS ? "is now" : "stays until the next start, then",
                   after);
-        if (params[i].flags & PARAM_RELOADS)
+        if (params[i].flags & PARAM_RELOADS) {
             param_copy(&params[i], &fresh.values, old);
+            for (uint32_t k = 0; k < sh->config.n_tenants; k++)
+                if (!(sh->config.tenants[k].is_set >> i & 1))
+                    param_copy(&params[i], &fresh.values, &sh->config.tenants[k].values);
+        }
     }
     log_set_level((log_level)old->log_level);
     log_write(LOG_INFO, "configuration reloaded: %u parameters differ", n_changed);
@@ -234,7 +257,8 @@ static void drain(shell *sh, uint64_t now_ms) {
     log_write(LOG_INFO, "stopping: nothing new is taken; what is under way has %llu ms",
               (unsigned long long)sh->config.values.drain_ms);
     notify_send("STOPPING=1\nSTATUS=draining");
-    core_drain(sh->core);
+    for (uint32_t i = 0; i < sh->n_tenants; i++)
+        core_drain(sh->tenants[i].core);
 }
 
 static void serve_signals(shell *sh) {
@@ -252,28 +276,42 @@ static void serve_signals(shell *sh) {
 
 /* A GPU that failed is lost to this process: every seal and every read from now on would fail.
  * Workers go on without the cache until the next start; what they hold here is void. */
-static int device_failed(shell *sh) {
-    const kvt_device_ops *ops = sh->device->ops;
-    const char *what = ops->failure ? ops->failure(sh->device) : NULL;
-    if (what)
+static int device_failed(const shell *sh) {
+    for (uint32_t i = 0; i < sh->n_tenants; i++) {
+        const tenant *t = &sh->tenants[i];
+        const char *what = t->device->ops->failure ? t->device->ops->failure(t->device) : NULL;
+        if (!what)
+            continue;
         log_write(LOG_ERROR,
                   "the GPU failed (%s in %s): ending, to be started anew. Nothing that was read "
                   "since counts: no lease is confirmed any more",
-                  what, sh->arena_where);
-    return what != NULL;
+                  what, t->arena_where);
+        return 1;
+    }
+    return 0;
 }
 
 /* --- time --------------------------------------------------------------------------------------
  */
 
+static void add_counts(core_counts *sum, const core *c) {
+    core_counts n;
+    core_count(c, &n);
+    sum->sessions += n.sessions;
+    sum->leases += n.leases;
+    sum->pages_free += n.pages_free;
+    sum->pages_max += n.pages_max;
+}
+
 static void notify_tick(shell *sh, uint64_t now_ms) {
-    core_counts counts;
     if (now_ms >= sh->watchdog_due_ms) {
         notify_send("WATCHDOG=1");
         sh->watchdog_due_ms = now_ms + notify_watchdog_ms();
     }
     if (now_ms >= sh->status_due_ms && !sh->draining) {
-        core_count(sh->core, &counts);
+        core_counts counts = {0};
+        for (uint32_t i = 0; i < sh->n_tenants; i++)
+            add_counts(&counts, sh->tenants[i].core);
         notify_send("STATUS=%llu sessions, %llu leases, %llu of %llu pages free",
                     (unsigned long long)counts.sessions, (unsigned long long)counts.leases,
                     (unsigned long long)counts.pages_free, (unsigned long long)counts.pages_max);
@@ -293,7 +331,7 @@ static int wait_ms(const shell *sh, uint64_t core_due_ms, uint64_t now_ms) {
 static int drained(shell *sh, uint64_t now_ms) {
     if (!sh->draining)
         return 0;
-    if (!core_is_idle(sh->core))
+    if (!shell_is_idle(sh))
         sh->idle_since_ms = 0;
     else if (sh->idle_since_ms == 0)
         sh->idle_since_ms = now_ms;
@@ -313,10 +351,9 @@ static void serve_event(shell *sh, uint64_t data) {
     case LOOP_TAG_PROBE:
         probe_step(&sh->probe);
         break;
-    case LOOP_TAG_WATCH:
-        watch_ended(sh->watch, (uint32_t)data);
-        break;
     default: /* the inbox is looked into after every wait */
+        if (data >= LOOP_TAG_WATCH)
+            watch_ended(sh->tenants[(data - LOOP_TAG_WATCH) >> 32].watch, (uint32_t)data);
         break;
     }
 }
@@ -329,6 +366,19 @@ static void say_ready(shell *sh) {
                       strerror(errno));
         close(sh->options->ready_fd);
     }
+}
+
+/* When the next thing of any of them is due. */
+static uint64_t tenants_tick(shell *sh) {
+    uint64_t due_ms = UINT64_MAX;
+    for (uint32_t i = 0; i < sh->n_tenants; i++) {
+        tenant *t = &sh->tenants[i];
+        for (uint32_t gone; (gone = watch_next_gone(t->watch)) != 0;)
+            core_peer_gone(t->core, gone);
+        due_ms = earlier(due_ms, core_tick(t->core));
+        due_ms = earlier(due_ms, tell_tick(t, shell_now_ms(NULL)));
+    }
+    return due_ms;
 }
 
 int shell_run(shell *sh) {
@@ -348,15 +398,13 @@ int shell_run(shell *sh) {
         more = serve_inbox(sh);
         if (device_failed(sh))
             return EXIT_CODE_DEVICE;
-        for (uint32_t gone; (gone = watch_next_gone(sh->watch)) != 0;)
-            core_peer_gone(sh->core, gone);
-        core_due_ms = core_tick(sh->core);
+        core_due_ms = tenants_tick(sh);
         audit(sh, "the end of a process, or time");
         now_ms = shell_now_ms(NULL);
         probe_tick(sh, now_ms);
         notify_tick(sh, now_ms);
     }
-    if (!core_is_idle(sh->core))
+    if (!shell_is_idle(sh))
         log_write(LOG_WARNING, "stopped with jobs under way: they did not end within drain_ms");
     return EXIT_CODE_OK;
 }

@@ -104,6 +104,8 @@ kvt_status options_config(const options *o, uint32_t own_uid, config *ret_config
         status = config_set(ret_config, o->sets[i].option, set, why, why_bytes);
     }
     if (status == KVT_OK)
+        status = config_settle(ret_config, why, why_bytes);
+    if (status == KVT_OK)
         status = config_check(ret_config, own_uid, why, why_bytes);
     return status;
 }

@@ -14,6 +14,7 @@ enum {
     PARAM_MAX_TEXT_BYTES = 255, /* of a string; paths go over the wire, which allows that many */
     PARAM_MAX_UIDS = 64,
     PARAM_MAX_CHOICES = 4,
+    PARAM_MAX_TENANTS = 16,
 };
 
 typedef enum param_type {
@@ -23,16 +24,19 @@ typedef enum param_type {
     PARAM_TEXT,
     PARAM_MODE, /* permission bits as a string of octal digits: "0640" */
     PARAM_BOOL,
-    PARAM_UIDS, /* a list of user ids and user names */
-    PARAM_ENUM, /* one of a few words */
+    PARAM_UIDS,    /* a list of user ids and user names */
+    PARAM_GIDS,    /* a list of group ids and group names */
+    PARAM_TENANTS, /* a list of objects, in a file alone: see config.h */
+    PARAM_ENUM,    /* one of a few words */
 } param_type;
 
 enum {
-    PARAM_RELOADS = 1 << 0, /* SIGHUP takes a new value */
-    PARAM_AUTO = 1 << 1,    /* "auto" is allowed, and stands as 0 or "" */
-    PARAM_PATH = 1 << 2,    /* an absolute path */
-    PARAM_POWER = 1 << 3,   /* a power of two */
-    PARAM_EMPTY = 1 << 4,   /* the empty string is allowed */
+    PARAM_RELOADS = 1 << 0,   /* SIGHUP takes a new value */
+    PARAM_AUTO = 1 << 1,      /* "auto" is allowed, and stands as 0 or "" */
+    PARAM_PATH = 1 << 2,      /* an absolute path */
+    PARAM_POWER = 1 << 3,     /* a power of two */
+    PARAM_EMPTY = 1 << 4,     /* the empty string is allowed */
+    PARAM_OF_TENANT = 1 << 5, /* may stand in an element of "tenants" too */
 };
 
 enum { PARAM_DEVICE_AUTO, PARAM_DEVICE_CUDA, PARAM_DEVICE_HOST };
@@ -50,7 +54,10 @@ typedef struct param_values {
     char staging_dir[PARAM_MAX_TEXT_BYTES + 1];
     char tenant[PARAM_MAX_TEXT_BYTES + 1];
     uint32_t uids[PARAM_MAX_UIDS];
-    uint64_t n_uids; /* 0: the daemon's own */
+    uint64_t n_uids; /* 0 and no gids: the daemon's own */
+    uint32_t gids[PARAM_MAX_UIDS];
+    uint64_t n_gids;
+    uint64_t tenants; /* 0: none; else it changes with what the list says */
     uint64_t page_tokens;
     uint64_t max_pages; /* 0: from the arena */
     uint64_t max_realms;
@@ -58,6 +65,9 @@ typedef struct param_values {
     uint64_t max_leases;
     uint64_t max_leases_total;
     uint64_t max_claimed_pages;
+    uint64_t max_requests;
+    uint64_t claim_ms;
+    uint64_t event_tokens;
     uint64_t max_pins;
     uint64_t max_pinned;       /* bytes; 0: half of the arena */
     uint64_t max_pinned_owner; /* bytes; 0: as max_pinned */
@@ -95,6 +105,8 @@ const param *param_find(const char *name, size_t n_bytes);
 /* The row whose name takes the fewest edits (insert, delete, replace, swap neighbours), or NULL if
  * that is more than half of the name. */
 const param *param_nearest(const char *name, size_t n_bytes);
+/* The same among the rows that have all of these flags. */
+const param *param_nearest_of(const char *name, size_t n_bytes, uint32_t flags);
 
 /* Sets every default. */
 void params_init(param_values *ret_values);
@@ -105,16 +117,17 @@ void params_init(param_values *ret_values);
  */
 kvt_status param_set(const param *p, const char *text, size_t n_bytes, param_values *values,
                      char *why, size_t why_bytes);
-/* One more element of a PARAM_UIDS; the first call after a reset of n_uids starts the list. */
-kvt_status param_add_uid(const char *text, size_t n_bytes, param_values *values, char *why,
-                         size_t why_bytes);
+/* Empties a list of ids; one more element of it. */
+void param_no_ids(const param *p, param_values *values);
+kvt_status param_add_id(const param *p, const char *text, size_t n_bytes, param_values *values,
+                        char *why, size_t why_bytes);
 
 /* "bytes, 1MiB .. 64TiB, or \"auto\"": what is allowed, in words. Returns to. */
 const char *param_range(const param *p, char *to, size_t room);
 /* The value as it would stand in a configuration. Returns its length, at most room - 1. */
 size_t param_print(const param *p, const param_values *values, char *to, size_t room);
 int param_equal(const param *p, const param_values *a, const param_values *b);
-/* Of a parameter that SIGHUP reloads: a number or a string. */
+/* Of any parameter but a list: a number or a string. */
 void param_copy(const param *p, const param_values *from, param_values *to);
 
 #endif

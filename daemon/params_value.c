@@ -3,6 +3,7 @@
 #include "client/assert.h"
 #include "daemon/json_scan.h"
 
+#include <grp.h>
 #include <inttypes.h>
 #include <pwd.h>
 #include <stdarg.h>
@@ -56,11 +57,17 @@ static size_t edits(const char *a, size_t n_a, const char *b, size_t n_b) {
 }
 
 const param *param_nearest(const char *name, size_t n_bytes) {
+    return param_nearest_of(name, n_bytes, 0);
+}
+
+const param *param_nearest_of(const char *name, size_t n_bytes, uint32_t flags) {
     const param *nearest = NULL;
     size_t fewest = MAX_EDIT_BYTES;
     if (n_bytes == 0 || n_bytes > MAX_EDIT_BYTES)
         return NULL;
     for (size_t i = 0; i < params_n; i++) {
+        if ((params[i].flags & flags) != flags)
+            continue;
         size_t n = edits(name, n_bytes, params[i].name, strlen(params[i].name));
         if (n < fewest) {
             fewest = n;
@@ -134,6 +141,12 @@ const char *param_range(const param *p, char *to, size_t room) {
         break;
     case PARAM_UIDS:
         snprintf(to, room, "a list of at most %" PRIu64 " user ids and user names", p->high);
+        break;
+    case PARAM_GIDS:
+        snprintf(to, room, "a list of at most %" PRIu64 " group ids and group names", p->high);
+        break;
+    case PARAM_TENANTS:
+        snprintf(to, room, "a list of at most %" PRIu64 " objects, in a file", p->high);
         break;
     case PARAM_ENUM:
         range_of_enum(p, to, room);
@@ -283,36 +296,61 @@ static kvt_status uid_of_name(const char *text, size_t n_bytes, uint32_t *ret_ui
     return KVT_OK;
 }
 
-kvt_status param_add_uid(const char *text, size_t n_bytes, param_values *values, char *why,
-                         size_t why_bytes) {
-    const param *p = param_find("uids", 4);
-    uint64_t number;
-    uint32_t uid;
-    KVT_ASSERT(p != NULL);
-    if (values->n_uids == PARAM_MAX_UIDS)
+static kvt_status gid_of_name(const char *text, size_t n_bytes, uint32_t *ret_gid) {
+    char name[PARAM_MAX_TEXT_BYTES + 1], buffer[4096];
+    struct group entry, *found = NULL;
+    if (n_bytes == 0 || n_bytes >= sizeof name || memchr(text, 0, n_bytes))
+        return KVT_ENOENT;
+    memcpy(name, text, n_bytes);
+    name[n_bytes] = 0;
+    if (getgrnam_r(name, &entry, buffer, sizeof buffer, &found) != 0 || !found)
+        return KVT_ENOENT;
+    *ret_gid = (uint32_t)found->gr_gid;
+    return KVT_OK;
+}
+
+/* The list, and its length. */
+static uint32_t *ids_of(const param *p, param_values *values, uint64_t **ret_n) {
+    KVT_ASSERT(p->type == PARAM_UIDS || p->type == PARAM_GIDS);
+    *ret_n = p->type == PARAM_UIDS ? &values->n_uids : &values->n_gids;
+    return p->type == PARAM_UIDS ? values->uids : values->gids;
+}
+
+void param_no_ids(const param *p, param_values *values) {
+    uint64_t *n;
+    ids_of(p, values, &n);
+    *n = 0;
+}
+
+kvt_status param_add_id(const param *p, const char *text, size_t n_bytes, param_values *values,
+                        char *why, size_t why_bytes) {
+    const char *what = p->type == PARAM_UIDS ? "user" : "group";
+    uint64_t number, *n;
+    uint32_t id, *ids = ids_of(p, values, &n);
+    if (*n == PARAM_MAX_UIDS)
         return refuse(p, why, why_bytes, "these are too many");
     if (n_bytes > 0 && take_number(text, n_bytes, &number) == n_bytes) {
-        if (number >= UINT32_MAX) /* (uid_t)-1 is no user */
-            return refuse(p, why, why_bytes, "there is no such user id");
-        uid = (uint32_t)number;
-    } else if (uid_of_name(text, n_bytes, &uid) != KVT_OK) {
-        return refuse(p, why, why_bytes, "this system knows no such user");
+        if (number >= UINT32_MAX) /* (uid_t)-1 is nobody */
+            return refuse(p, why, why_bytes, "there is no such %s id", what);
+        id = (uint32_t)number;
+    } else if ((p->type == PARAM_UIDS ? uid_of_name : gid_of_name)(text, n_bytes, &id) != KVT_OK) {
+        return refuse(p, why, why_bytes, "this system knows no such %s", what);
     }
-    for (uint64_t i = 0; i < values->n_uids; i++)
-        if (values->uids[i] == uid)
-            return refuse(p, why, why_bytes, "user %u stands in the list twice", uid);
-    values->uids[values->n_uids++] = uid;
+    for (uint64_t i = 0; i < *n; i++)
+        if (ids[i] == id)
+            return refuse(p, why, why_bytes, "%s %u stands in the list twice", what, id);
+    ids[(*n)++] = id;
     return KVT_OK;
 }
 
 /* "1000,alice" */
-static kvt_status set_uids(const char *text, size_t n_bytes, param_values *values, char *why,
-                           size_t why_bytes) {
-    values->n_uids = 0;
+static kvt_status set_ids(const param *p, const char *text, size_t n_bytes, param_values *values,
+                          char *why, size_t why_bytes) {
+    param_no_ids(p, values);
     while (n_bytes > 0) {
         const char *comma = memchr(text, ',', n_bytes);
         size_t n = comma ? (size_t)(comma - text) : n_bytes;
-        kvt_status status = param_add_uid(text, n, values, why, why_bytes);
+        kvt_status status = param_add_id(p, text, n, values, why, why_bytes);
         if (status != KVT_OK)
             return status;
         text += comma ? n + 1 : n;
@@ -343,7 +381,13 @@ kvt_status param_set(const param *p, const char *text, size_t n_bytes, param_val
     case PARAM_BOOL:
         return set_bool(p, text, n_bytes, values, why, why_bytes);
     case PARAM_UIDS:
-        return set_uids(text, n_bytes, values, why, why_bytes);
+    case PARAM_GIDS:
+        return set_ids(p, text, n_bytes, values, why, why_bytes);
+    case PARAM_TENANTS:
+        if (n_bytes > 0)
+            return refuse(p, why, why_bytes, "a file alone can say it");
+        *number_at(p, values) = 0;
+        return KVT_OK;
     case PARAM_ENUM:
         return set_choice(p, text, n_bytes, values, why, why_bytes);
     }
@@ -386,10 +430,12 @@ static int print_text(const char *text, char *to, size_t room) {
     return (int)n;
 }
 
-static int print_uids(const param_values *values, char *to, size_t room) {
+static int print_ids(const param *p, const param_values *values, char *to, size_t room) {
+    const uint32_t *ids = p->type == PARAM_UIDS ? values->uids : values->gids;
+    uint64_t n_ids = p->type == PARAM_UIDS ? values->n_uids : values->n_gids;
     int n = snprintf(to, room, "[");
-    for (uint64_t i = 0; i < values->n_uids && (size_t)n < room; i++)
-        n += snprintf(to + n, room - (size_t)n, "%s%u", i ? ", " : "", values->uids[i]);
+    for (uint64_t i = 0; i < n_ids && (size_t)n < room; i++)
+        n += snprintf(to + n, room - (size_t)n, "%s%u", i ? ", " : "", ids[i]);
     if ((size_t)n < room)
         n += snprintf(to + n, room - (size_t)n, "]");
     return n;
@@ -399,8 +445,10 @@ size_t param_print(const param *p, const param_values *values, char *to, size_t 
     char size[32];
     int n = 0;
     KVT_ASSERT(room >= 8);
-    if (p->type == PARAM_UIDS)
-        n = print_uids(values, to, room);
+    if (p->type == PARAM_UIDS || p->type == PARAM_GIDS)
+        n = print_ids(p, values, to, room);
+    else if (p->type == PARAM_TENANTS)
+        n = snprintf(to, room, number_of(p, values) ? "[...]" : "[]");
     else if (p->type == PARAM_TEXT && p->flags & PARAM_AUTO && !*text_of(p, values))
         n = snprintf(to, room, "\"auto\"");
     else if (p->type == PARAM_TEXT)
@@ -421,6 +469,8 @@ size_t param_print(const param *p, const param_values *values, char *to, size_t 
 }
 
 int param_equal(const param *p, const param_values *a, const param_values *b) {
+    if (p->type == PARAM_TENANTS)
+        return number_of(p, a) == number_of(p, b);
     char text_a[1024], text_b[1024]; /* the longest is a list of 64 uids of ten digits */
     param_print(p, a, text_a, sizeof text_a);
     param_print(p, b, text_b, sizeof text_b);
@@ -429,6 +479,6 @@ int param_equal(const param *p, const param_values *a, const param_values *b) {
 
 void param_copy(const param *p, const param_values *from, param_values *to) {
     size_t n_bytes = p->type == PARAM_TEXT ? PARAM_MAX_TEXT_BYTES + 1 : sizeof(uint64_t);
-    KVT_ASSERT(p->type != PARAM_UIDS);
+    KVT_ASSERT(p->type != PARAM_UIDS && p->type != PARAM_GIDS && p->type != PARAM_TENANTS);
     memcpy((char *)to + p->offset, (const char *)from + p->offset, n_bytes);
 }

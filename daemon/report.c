@@ -26,6 +26,7 @@
     X(pages_evicted)                                                                               \
     X(bytes_evicted)                                                                               \
     X(seals_refused_full)                                                                          \
+    X(claims_expired)                                                                              \
     X(claims_taken_over)                                                                           \
     X(waits)                                                                                       \
     X(sessions_opened)                                                                             \
@@ -94,6 +95,8 @@ static void put_config(json_writer *w, const param_values *values) {
     char text[1024];
     json_open(w, "config", '{');
     for (size_t i = 0; i < params_n; i++) {
+        if (params[i].type == PARAM_TENANTS)
+            continue; /* there may be others, which are nobody else's business */
         param_print(&params[i], values, text, sizeof text);
         json_put_raw(w, params[i].name, text);
     }

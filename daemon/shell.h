@@ -15,6 +15,7 @@
 #include "daemon/jobs.h"
 #include "daemon/options.h"
 #include "daemon/probe.h"
+#include "daemon/publish_nng.h"
 #include "daemon/report.h"
 #include "daemon/server_nng.h"
 #include "daemon/socket_path.h"
@@ -25,18 +26,17 @@
 #define LOOP_TAG_INBOX  (UINT64_C(1) << 32)
 #define LOOP_TAG_SIGNAL (UINT64_C(2) << 32)
 #define LOOP_TAG_PROBE  (UINT64_C(3) << 32)
-#define LOOP_TAG_WATCH  (UINT64_C(4) << 32) /* the lower half is the session */
+#define LOOP_TAG_WATCH  (UINT64_C(64) << 32) /* and the tenant's index; the lower half: session */
 
-typedef struct shell {
-    const options *options;
-    config config;
-    uint32_t own_uid;
-    uint32_t uids[PARAM_MAX_UIDS];
-    uint32_t n_uids;
+typedef struct shell shell;
 
-    socket_path socket;
-    int has_socket;
-    uint64_t boot_id;
+/* A tenant has all that holds anything of its users to itself; the socket, the inbox and the loop
+ * serve all. */
+typedef struct tenant {
+    shell *shell;
+    uint32_t index;
+    param_values *values;                                        /* in shell.config */
+    char instance[SOCKET_PATH_BYTES + PARAM_MAX_TEXT_BYTES + 2]; /* names its arena */
     char arena_path[PARAM_MAX_TEXT_BYTES + 1];
     kvt_arena_header arena;
     kvt_device *device;
@@ -44,14 +44,34 @@ typedef struct shell {
     int arena_lock; /* -1: none */
     uint32_t max_pages;
     tier_host host;
-
-    int epoll_fd, signal_fd; /* -1: none */
     watch *watch;
-    inbox *inbox;
     jobs *jobs;
-    server *server;
     core *core;
     report_facts facts;
+
+    char events_path[SOCKET_PATH_BYTES]; /* "": nobody tells its events */
+    publisher *publisher;
+    uint8_t *events; /* a message that is being made: EVENTS_BYTES */
+    kvt_writer writer;
+    uint32_t n_events;       /* in it */
+    uint64_t first_sequence; /* of these, or of the next */
+    uint64_t events_due_ms;  /* a message without events, which tells how far they are */
+} tenant;
+
+struct shell {
+    const options *options;
+    config config;
+    uint32_t own_uid;
+
+    socket_path socket;
+    int has_socket;
+    uint64_t boot_id;
+    tenant tenants[PARAM_MAX_TENANTS];
+    uint32_t n_tenants;
+
+    int epoll_fd, signal_fd; /* -1: none */
+    inbox *inbox;
+    server *server;
 
     /* the loop's own */
     probe probe;
@@ -63,7 +83,7 @@ typedef struct shell {
     uint64_t watchdog_due_ms, status_due_ms;
     int draining, stop_now;
     uint64_t drain_end_ms, idle_since_ms;
-} shell;
+};
 
 /* start.c: opens everything; logs what is wrong. Returns an exit code; what was opened is closed by
  * shell_close in every case. */
@@ -74,8 +94,21 @@ void shell_close(shell *sh);
 /* loop.c: serves until it is told to stop. Returns an exit code. */
 int shell_run(shell *sh);
 
+/* No job of any tenant is under way. */
+int shell_is_idle(const shell *sh);
+
+/* tell.c: events, from the core to those who listen. tell_open before the core is opened, which
+ * must know where; tell_start after, since it says who may listen. */
+kvt_status tell_open(tenant *t, char *why, size_t why_bytes);
+kvt_status tell_start(tenant *t, char *why, size_t why_bytes);
+void tell_close(tenant *t);
+void tell_event(void *context, const core_event *event); /* core_env.event */
+/* Sends what there is, and now and then how far it is; when that is due next. */
+uint64_t tell_tick(tenant *t, uint64_t now_ms);
+
 /* env.c */
-core_env shell_env(shell *sh);
+core_env tenant_env(tenant *t);
+void shell_random(void *context, void *to, size_t n);
 uint64_t shell_now_ms(void *context);
 
 #endif

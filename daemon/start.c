@@ -66,9 +66,17 @@ static int take_socket(shell *sh) {
 /* --- the process -------------------------------------------------------------------------------
  */
 
-static void raise_files_limit(const param_values *values) {
+/* Of all tenants together. */
+static uint64_t sum_sessions(const shell *sh) {
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < sh->n_tenants; i++)
+        n += sh->tenants[i].values->max_sessions;
+    return n;
+}
+
+static void raise_files_limit(const shell *sh) {
     struct rlimit limit;
-    uint64_t needed = 3 * values->max_sessions + OTHER_FILES;
+    uint64_t n_sessions = sum_sessions(sh), needed = 3 * n_sessions + OTHER_FILES;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
         return;
     if (limit.rlim_cur < limit.rlim_max) {
@@ -80,7 +88,7 @@ static void raise_files_limit(const param_values *values) {
         log_write(LOG_WARNING,
                   "the limit of open files is %llu, and %llu sessions may need %llu: "
                   "raise it (LimitNOFILE=, ulimit -n) or lower \"max_sessions\"",
-                  (unsigned long long)limit.rlim_cur, (unsigned long long)values->max_sessions,
+                  (unsigned long long)limit.rlim_cur, (unsigned long long)n_sessions,
                   (unsigned long long)needed);
 }
 
@@ -107,29 +115,36 @@ static int open_signals(shell *sh) {
 /* --- the parts ---------------------------------------------------------------------------------
  */
 
-static uint32_t max_pipes(const param_values *values) {
-    return 2 * (uint32_t)values->max_sessions + 64;
+static uint32_t max_pipes(const shell *sh) {
+    return 2 * (uint32_t)sum_sessions(sh) + 64;
 }
 
-/* Seals, and one opening and one closing of a staging file for each session. */
+/* Of a tenant: seals, and one opening and one closing of a staging file for each session. */
 static uint32_t max_jobs(const param_values *values) {
     return (uint32_t)(values->max_jobs + 2 * values->max_sessions);
 }
 
+static uint32_t sum_jobs(const shell *sh) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < sh->n_tenants; i++)
+        n += max_jobs(sh->tenants[i].values) + CORE_TIER_JOBS;
+    return n;
+}
+
 /* What is in the inbox, has a job, or waits: the core lets four callers of a session wait. */
-static uint32_t max_held(const param_values *values) {
-    return INBOX_MESSAGES + max_jobs(values) + 4 * (uint32_t)values->max_sessions;
+static uint32_t max_held(const shell *sh) {
+    return INBOX_MESSAGES + sum_jobs(sh) + 4 * (uint32_t)sum_sessions(sh);
 }
 
 static void job_done(void *context, core_job *job) {
-    shell *sh = context;
-    inbox_put_job_done(sh->inbox, job);
+    const tenant *t = context;
+    inbox_put_job_done(t->shell->inbox, job);
 }
 
-static int open_arena(shell *sh) {
+static int open_arena(tenant *t) {
     char why[1024];
     arena_have have;
-    arena_wish wish = {&sh->config.values, sh->socket.path, sh->boot_id};
+    arena_wish wish = {t->values, t->instance, t->shell->boot_id};
     kvt_status status = arena_open(&wish, why, sizeof why, &have);
     if (status != KVT_OK) {
         log_write(LOG_ERROR, "%s", why);
@@ -137,18 +152,18 @@ static int open_arena(shell *sh) {
                : status == KVT_ENOTSUP ? EXIT_CODE_DEVICE
                                        : EXIT_CODE_MEMORY;
     }
-    memcpy(sh->arena_path, have.path, sizeof sh->arena_path);
-    memcpy(sh->arena_where, have.where, sizeof sh->arena_where);
-    sh->arena = have.header;
-    sh->max_pages = have.max_pages;
-    sh->device = have.device;
-    sh->arena_lock = have.lock;
+    memcpy(t->arena_path, have.path, sizeof t->arena_path);
+    memcpy(t->arena_where, have.where, sizeof t->arena_where);
+    t->arena = have.header;
+    t->max_pages = have.max_pages;
+    t->device = have.device;
+    t->arena_lock = have.lock;
     return EXIT_CODE_OK;
 }
 
 /* The lower tiers. Pages that they hold are known beside those of the arena. */
-static int open_tiers(shell *sh) {
-    const param_values *v = &sh->config.values;
+static int open_tiers(tenant *t) {
+    const param_values *v = t->values;
     char why[1024];
     uint64_t bytes = v->host;
     if (v->disk_dir[0] && bytes < MIN_HOST_BYTES)
@@ -157,29 +172,25 @@ static int open_tiers(shell *sh) {
         return EXIT_CODE_OK;
     bytes = (bytes + FRAMES_GRANULE_BYTES - 1) / FRAMES_GRANULE_BYTES * FRAMES_GRANULE_BYTES;
     notify_send("STATUS=touching %llu MiB of host tier", (unsigned long long)bytes >> 20);
-    if (tier_host_open(bytes, why, sizeof why, &sh->host) != KVT_OK) {
+    if (tier_host_open(bytes, why, sizeof why, &t->host) != KVT_OK) {
         log_write(LOG_ERROR, "%s", why);
         return EXIT_CODE_MEMORY;
     }
     if (v->max_pages == 0)
-        sh->max_pages =
-            arena_auto_pages(sh->arena.data_bytes + bytes + (v->disk_dir[0] ? v->disk : 0));
+        t->max_pages =
+            arena_auto_pages(t->arena.data_bytes + bytes + (v->disk_dir[0] ? v->disk : 0));
     return EXIT_CODE_OK;
 }
 
-static kvt_status open_threads(shell *sh, char *why, size_t why_bytes) {
-    const param_values *values = &sh->config.values;
+static kvt_status open_inbox(shell *sh, char *why, size_t why_bytes) {
     inbox_limits limits = {.max_messages = INBOX_MESSAGES,
                            .max_message_bytes = INBOX_MESSAGE_BYTES,
-                           .max_pipes = max_pipes(values) + SERVER_OWN_PIPES,
-                           .max_jobs = max_jobs(values) + CORE_TIER_JOBS};
+                           .max_pipes = max_pipes(sh) + SERVER_OWN_PIPES,
+                           .max_jobs = sum_jobs(sh)};
     kvt_status status = inbox_open(&limits, &sh->inbox);
-    if (status == KVT_OK)
-        status =
-            watch_open(sh->epoll_fd, LOOP_TAG_WATCH, (uint32_t)values->max_sessions, &sh->watch);
     if (status != KVT_OK) {
         snprintf(why, why_bytes, "no memory for %llu sessions",
-                 (unsigned long long)values->max_sessions);
+                 (unsigned long long)sum_sessions(sh));
         return status;
     }
     struct epoll_event event = {.events = EPOLLIN | EPOLLET, .data.u64 = LOOP_TAG_INBOX};
@@ -187,60 +198,84 @@ static kvt_status open_threads(shell *sh, char *why, size_t why_bytes) {
         snprintf(why, why_bytes, "the inbox cannot be watched: %s", strerror(errno));
         return KVT_EIO;
     }
+    return KVT_OK;
+}
+
+/* Each tenant has threads of its own, so that nobody waits behind another's copies. */
+static kvt_status open_threads(tenant *t, char *why, size_t why_bytes) {
+    const param_values *values = t->values;
+    kvt_status status = watch_open(t->shell->epoll_fd, LOOP_TAG_WATCH + ((uint64_t)t->index << 32),
+                                   (uint32_t)values->max_sessions, &t->watch);
+    if (status != KVT_OK) {
+        snprintf(why, why_bytes, "no memory for %llu sessions",
+                 (unsigned long long)values->max_sessions);
+        return status;
+    }
     jobs_options wanted = {.staging_dir = values->staging_dir,
-                           .device = sh->device,
-                           .host = sh->host.data,
+                           .device = t->device,
+                           .host = t->host.data,
                            .n_threads = (uint32_t)values->job_threads,
                            .max_jobs = max_jobs(values) + CORE_TIER_JOBS,
                            .max_staging = 2 * (uint32_t)values->max_sessions,
                            .done = job_done,
-                           .context = sh};
-    return jobs_open(&wanted, why, why_bytes, &sh->jobs);
+                           .context = t};
+    return jobs_open(&wanted, why, why_bytes, &t->jobs);
 }
 
-static kvt_status open_core(shell *sh, char *why, size_t why_bytes) {
-    const param_values *v = &sh->config.values;
-    char *head = sh->device->ops->head(sh->device);
-    core_env env = shell_env(sh);
+static kvt_status open_core(tenant *t, char *why, size_t why_bytes) {
+    const param_values *v = t->values;
+    char *head = t->device->ops->head(t->device);
+    core_env env = tenant_env(t);
     core_config wanted = {
-        .boot_id = sh->boot_id,
+        .boot_id = t->shell->boot_id,
         .tenant = v->tenant,
-        .uids = sh->uids,
-        .n_uids = sh->n_uids,
-        .arena_path = sh->arena_path,
+        .uids = v->uids,
+        .n_uids = (uint32_t)v->n_uids,
+        .gids = v->gids,
+        .n_gids = (uint32_t)v->n_gids,
+        .arena_path = t->arena_path,
+        .events_path = t->events_path,
         .staging_dir = v->staging_dir,
-        .arena_file_bytes = sh->arena.file_bytes,
-        .arena_bytes = sh->arena.data_bytes,
-        .generations = (uint64_t *)(void *)(head + sh->arena.generations_offset),
-        .max_frames = (uint32_t)sh->arena.max_frames,
-        .max_pages = sh->max_pages,
+        .arena_file_bytes = t->arena.file_bytes,
+        .arena_bytes = t->arena.data_bytes,
+        .generations = (uint64_t *)(void *)(head + t->arena.generations_offset),
+        .max_frames = (uint32_t)t->arena.max_frames,
+        .max_pages = t->max_pages,
         .page_tokens = (uint32_t)v->page_tokens,
         .max_realms = (uint32_t)v->max_realms,
         .max_sessions = (uint32_t)v->max_sessions,
         .max_leases = (uint32_t)v->max_leases,
         .max_leases_total = (uint32_t)v->max_leases_total,
         .max_claimed_pages =
-            v->max_claimed_pages < sh->max_pages ? (uint32_t)v->max_claimed_pages : sh->max_pages,
+            v->max_claimed_pages < t->max_pages ? (uint32_t)v->max_claimed_pages : t->max_pages,
         .max_jobs = (uint32_t)v->max_jobs,
         .grace_ms = (uint32_t)v->grace_ms,
         .max_wait_ms = (uint32_t)v->max_wait_ms,
         .max_pins = (uint32_t)v->max_pins,
-        .max_pinned_bytes = v->max_pinned ? v->max_pinned : sh->arena.data_bytes / 2,
-        .host_bytes = sh->host.bytes,
-        .max_host_frames = arena_auto_pages(sh->host.bytes),
+        .max_requests = (uint32_t)v->max_requests,
+        .claim_ms = (uint32_t)v->claim_ms,
+        .event_tokens = v->event_tokens != 0,
+        .max_pinned_bytes = v->max_pinned ? v->max_pinned : t->arena.data_bytes / 2,
+        .host_bytes = t->host.bytes,
+        .max_host_frames = arena_auto_pages(t->host.bytes),
         .promote_wait_ms = (uint32_t)v->promote_wait_ms,
     };
     wanted.max_owner_pinned_bytes =
         v->max_pinned_owner ? v->max_pinned_owner : wanted.max_pinned_bytes;
-    return core_open(&wanted, &env, why, why_bytes, &sh->core);
+    return core_open(&wanted, &env, why, why_bytes, &t->core);
 }
 
-/* Everybody may connect when others than the daemon's own user belong to the tenant, since a file's
+/* Everybody may connect when others than the daemon's own user belong to a tenant, since a file's
  * mode cannot name them; who it is, the kernel says. */
 static uint32_t socket_mode(const shell *sh) {
-    for (uint32_t i = 0; i < sh->n_uids; i++)
-        if (sh->uids[i] != sh->own_uid)
+    for (uint32_t i = 0; i < sh->n_tenants; i++) {
+        const param_values *v = sh->tenants[i].values;
+        for (uint64_t j = 0; j < v->n_uids; j++)
+            if (v->uids[j] != sh->own_uid)
+                return 0666;
+        if (v->n_gids > 0)
             return 0666;
+    }
     return 0600;
 }
 
@@ -248,8 +283,8 @@ static kvt_status open_server(shell *sh, char *why, size_t why_bytes) {
     server_options wanted = {.inbox = sh->inbox,
                              .socket = &sh->socket,
                              .mode = socket_mode(sh),
-                             .max_pipes = max_pipes(&sh->config.values),
-                             .max_held = max_held(&sh->config.values)};
+                             .max_pipes = max_pipes(sh),
+                             .max_held = max_held(sh)};
     kvt_status status = server_open(&wanted, why, why_bytes, &sh->server);
     if (status == KVT_OK)
         status = server_listen(sh->server, why, why_bytes);
@@ -259,48 +294,88 @@ static kvt_status open_server(shell *sh, char *why, size_t why_bytes) {
 /* --- all of it ---------------------------------------------------------------------------------
  */
 
-static void set_uids(shell *sh) {
-    const param_values *values = &sh->config.values;
-    sh->n_uids = (uint32_t)values->n_uids;
-    memcpy(sh->uids, values->uids, sizeof sh->uids);
-    if (sh->n_uids == 0)
-        sh->uids[sh->n_uids++] = sh->own_uid;
+/* Of the configuration's tenants, or of the only one that there is without any. */
+static void set_tenants(shell *sh) {
+    config *c = &sh->config;
+    sh->n_tenants = c->n_tenants ? c->n_tenants : 1;
+    for (uint32_t i = 0; i < sh->n_tenants; i++) {
+        tenant *t = &sh->tenants[i];
+        *t = (tenant){.shell = sh, .index = i, .arena_lock = -1};
+        t->values = c->n_tenants ? &c->tenants[i].values : &c->values;
+        if (t->values->n_uids + t->values->n_gids == 0)
+            t->values->uids[t->values->n_uids++] = sh->own_uid;
+    }
 }
 
-static void set_facts(shell *sh) {
-    sh->facts = (report_facts){.values = &sh->config.values,
-                               .socket = sh->socket.path,
-                               .arena_path = sh->arena_path,
-                               .device = sh->device->ops->name,
-                               .arena_where = sh->arena_where,
-                               .config_file = sh->config.file,
-                               .started_ms = shell_now_ms(NULL)};
+static void set_instance(tenant *t) {
+    const shell *sh = t->shell;
+    if (sh->config.n_tenants)
+        snprintf(t->instance, sizeof t->instance, "%s\n%s", sh->socket.path, t->values->tenant);
+    else
+        snprintf(t->instance, sizeof t->instance, "%s", sh->socket.path);
+}
+
+static void set_facts(tenant *t) {
+    t->facts = (report_facts){.values = t->values,
+                              .socket = t->shell->socket.path,
+                              .arena_path = t->arena_path,
+                              .device = t->device->ops->name,
+                              .arena_where = t->arena_where,
+                              .config_file = t->shell->config.file,
+                              .started_ms = shell_now_ms(NULL)};
+}
+
+static int open_tenant(tenant *t, char *why, size_t why_bytes, kvt_status *ret_status) {
+    set_instance(t);
+    int code = open_arena(t);
+    if (code == EXIT_CODE_OK)
+        code = open_tiers(t);
+    if (code != EXIT_CODE_OK)
+        return code;
+    kvt_status status = open_threads(t, why, why_bytes);
+    if (status == KVT_OK)
+        status = tell_open(t, why, why_bytes);
+    if (status == KVT_OK)
+        status = open_core(t, why, why_bytes);
+    if (status == KVT_OK)
+        status = tell_start(t, why, why_bytes);
+    set_facts(t);
+    *ret_status = status;
+    return EXIT_CODE_OK;
+}
+
+static void say_serving(const shell *sh) {
+    for (uint32_t i = 0; i < sh->n_tenants; i++) {
+        const tenant *t = &sh->tenants[i];
+        log_write(LOG_INFO, "serving%s%s at %s: arena of %llu MiB in %s, at %s, up to %u pages",
+                  sh->n_tenants > 1 ? " tenant " : "", sh->n_tenants > 1 ? t->values->tenant : "",
+                  sh->socket.path, (unsigned long long)t->arena.data_bytes >> 20, t->arena_where,
+                  t->arena_path, t->max_pages);
+    }
 }
 
 int shell_open(shell *sh, const options *o, const config *c) {
     char why[1024] = "";
-    *sh = (shell){.options = o, .config = *c, .arena_lock = -1, .epoll_fd = -1, .signal_fd = -1};
+    *sh = (shell){.options = o, .epoll_fd = -1, .signal_fd = -1};
+    sh->config = *c;
     probe_init(&sh->probe);
     sh->own_uid = (uint32_t)geteuid();
     umask(0077); /* what others may have is given by name: the arena and the socket */
-    set_uids(sh);
-    core_env env = shell_env(sh);
+    set_tenants(sh);
     while (sh->boot_id == 0)
-        env.random(sh, &sh->boot_id, sizeof sh->boot_id);
+        shell_random(NULL, &sh->boot_id, sizeof sh->boot_id);
     int code = open_signals(sh);
-    raise_files_limit(&sh->config.values);
+    raise_files_limit(sh);
     if (code == EXIT_CODE_OK)
         code = take_socket(sh);
-    if (code == EXIT_CODE_OK)
-        code = open_arena(sh);
-    if (code == EXIT_CODE_OK)
-        code = open_tiers(sh);
     if (code != EXIT_CODE_OK)
         return code;
-    kvt_status status = open_threads(sh, why, sizeof why);
-    if (status == KVT_OK)
-        status = open_core(sh, why, sizeof why);
-    set_facts(sh);
+    kvt_status status = open_inbox(sh, why, sizeof why);
+    for (uint32_t i = 0; i < sh->n_tenants && status == KVT_OK; i++) {
+        code = open_tenant(&sh->tenants[i], why, sizeof why, &status);
+        if (code != EXIT_CODE_OK)
+            return code;
+    }
     if (status == KVT_OK)
         status = open_server(sh, why, sizeof why);
     if (status != KVT_OK) {
@@ -309,9 +384,7 @@ int shell_open(shell *sh, const options *o, const config *c) {
                : status == KVT_ENOMEM ? EXIT_CODE_MEMORY
                                       : EXIT_CODE_FAILED;
     }
-    log_write(LOG_INFO, "serving at %s: arena of %llu MiB in %s, at %s, up to %u pages",
-              sh->socket.path, (unsigned long long)sh->arena.data_bytes >> 20, sh->arena_where,
-              sh->arena_path, sh->max_pages);
+    say_serving(sh);
     return EXIT_CODE_OK;
 }
 
@@ -326,27 +399,41 @@ static void empty_inbox(shell *sh) {
                 server_free_message(items[i].owner);
 }
 
+int shell_is_idle(const shell *sh) {
+    for (uint32_t i = 0; i < sh->n_tenants; i++)
+        if (sh->tenants[i].core && !core_is_idle(sh->tenants[i].core))
+            return 0;
+    return 1;
+}
+
+static void close_tenant(tenant *t, int is_idle) {
+    tell_close(t);
+    if (is_idle) {
+        core_close(t->core);
+        if (t->device)
+            t->device->ops->close(t->device);
+        tier_host_close(&t->host);
+    } else {
+        unlink(t->arena_path);
+    }
+    watch_close(t->watch);
+    if (t->arena_lock >= 0)
+        close(t->arena_lock);
+}
+
 void shell_close(shell *sh) {
     /* With a job that does not end, its thread cannot be waited for, and the core not be closed. */
-    int is_idle = !sh->core || core_is_idle(sh->core);
+    int is_idle = shell_is_idle(sh);
     probe_stop(&sh->probe);
-    if (is_idle)
-        jobs_close(sh->jobs);
+    for (uint32_t i = 0; i < sh->n_tenants && is_idle; i++)
+        jobs_close(sh->tenants[i].jobs);
     server_close(sh->server);
     if (sh->inbox)
         empty_inbox(sh);
-    if (is_idle) {
-        core_close(sh->core);
+    for (uint32_t i = 0; i < sh->n_tenants; i++)
+        close_tenant(&sh->tenants[i], is_idle);
+    if (is_idle)
         inbox_close(sh->inbox);
-        if (sh->device)
-            sh->device->ops->close(sh->device);
-        tier_host_close(&sh->host);
-    } else {
-        unlink(sh->arena_path);
-    }
-    watch_close(sh->watch);
-    if (sh->arena_lock >= 0)
-        close(sh->arena_lock);
     if (sh->epoll_fd >= 0)
         close(sh->epoll_fd);
     if (sh->signal_fd >= 0)

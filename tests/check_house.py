@@ -49,7 +49,7 @@ ROOMS = [
 
 # System headers of a library: where they may be included. Tests may use everything.
 FENCES = [
-    ("nng", r"nng/", r"daemon/server_nng\.c|client/transport_nng\.c"),
+    ("nng", r"nng/", r"daemon/(server|publish)_nng\.c|client/(transport|listen)_nng\.c"),
     ("LMDB", r"lmdb\.h$", r"store/tier_lmdb\.c"),
     ("zstd", r"(zstd|zdict)", r"store/tier_pack\.c"),
     ("CUDA", r"(cuda|cublas|nvml|nvrtc|nvtx|cooperative_groups)", r"kernels/.*|client/map_cuda\.c"),

@@ -17,6 +17,7 @@ if(NOT KVT_SANITIZE)
                ARGS --check ${CMAKE_CURRENT_SOURCE_DIR}/golden)
 endif()
 kvt_test(test_wire SOURCES test_wire.c LIBS kvt_wire kvt_kernels)
+kvt_test(test_wire_keep SOURCES test_wire_keep.c LIBS kvt_wire kvt_kernels)
 
 
 # Thousands of seeds where that takes seconds, hundreds where sanitizers slow it down.
@@ -26,7 +27,7 @@ else()
     set(sim_seeds 3000)
 endif()
 kvt_test(sim SOURCES sim/world.c sim/daemon.c sim/worker.c sim/keep.c
-         sim/payload.c sim/disk.c LIBS kvt_core
+         sim/mirror.c sim/payload.c sim/disk.c LIBS kvt_core
          ARGS --count ${sim_seeds} TIMEOUT 400)
 kvt_test(sim_deep TARGET sim ARGS --seed 1000 --count 10000 LABELS slow TIMEOUT 3600)
 foreach(name kill cut death access flight share drift keep)
@@ -141,3 +142,6 @@ kvt_test(test_llama_state SOURCES test_llama_state.c
 if(KVT_LLAMA_DIR)
     include(llama/llama.cmake)
 endif()
+kvt_test(e2e_watch SOURCES e2e/watch.c e2e/e2e.c LIBS kvtrunk_static kvt_oracle ARGS 2000
+         LABELS e2e NEEDS kvtrunkd TIMEOUT 300)
+kvt_test(e2e_watch_long TARGET e2e_watch ARGS 100000 LABELS slow TIMEOUT 3600)

@@ -77,7 +77,7 @@ def usage():
     check(re.fullmatch(r"kvtrunk \d+\.\d+\.\d+\n", kvtrunk("--version").stdout), "--version")
     with open(MANUAL, encoding="ascii") as file:
         manual = file.read().replace("\\-", "-")
-    for command in ("status", "tree", "sessions", "leases", "pin", "unpin", "flush", "replay"):
+    for command in ("status", "tree", "watch", "sessions", "leases", "pin", "unpin", "flush", "replay"):
         for option in re.findall(r"^  (--[a-z-]+)", kvtrunk(command, "--help").stdout, re.M):
             check(option in manual, f"{MANUAL} does not say what {command} {option} is")
     for words, arguments in (
@@ -205,6 +205,14 @@ def keep_and_flush(path):
     expect(0, "kvtrunk sessions", "sessions", *to)
     check(json.loads(kvtrunk("sessions", "--json", *to).stdout)["name"] == "kvtrunk sessions", "")
     expect(0, "nobody holds a lease", "leases", *to)
+    rows = [json.loads(line) for line in
+            kvtrunk("watch", "--json", "--dump", *to).stdout.splitlines()]
+    check(rows[0]["event"] == "restart" and rows[-1]["event"] == "live", f"{rows[0]} {rows[-1]}")
+    pages = {row["page"]: row for row in rows[1:-1]}
+    check(len(pages) == SMALL_PAGES and all(
+        row["event"] == "added" and len(row["tokens"]) == 64 and
+        (row["parent"] == 0 or row["parent"] in pages) for row in pages.values()), "watch")
+    expect(0, "what there is", "watch", "--events", "3", *to)
     tokens = write("tokens", first.replace(",", " \n"))
     gone = json.loads(expect(0, "", "flush", "--realm", "1", "--tokens-file", tokens, "--json",
                              *to).stdout)

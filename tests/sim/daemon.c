@@ -202,6 +202,7 @@ void sim_daemon_start(sim_world *w) {
                         .cut = env_cut,
                         .watch = env_watch,
                         .unwatch = env_unwatch,
+                        .event = sim_mirror_event,
                         .report = env_report};
     char why[256] = "";
     CHECK_MSG(core_open(g, &w->env, why, sizeof why, &w->core) == KVT_OK, "%s", why);
@@ -242,10 +243,15 @@ void sim_daemon_kill(sim_world *w) {
             sim_job_run(w, job);
         core_job_done(w->core, job);
     }
+    core_counts n;
+    core_count(w->core, &n);
+    w->n_expired += n.claims_expired;
     core_close(w->core);
     for (uint32_t i = 0; i < w->n_stagings; i++)
         w->stagings[i].open = 0;
     w->core = NULL;
     memset(w->pins, 0, sizeof w->pins);
+    memset(w->mirror, 0, sizeof w->mirror);
+    w->mirror_sequence = 0;
     w->n_restarts++;
 }

@@ -191,8 +191,10 @@ static void audit(sim_world *w) {
     char why[256] = "";
     if (w->core && core_audit(w->core, why, sizeof why) != KVT_OK)
         sim_fail(w, "audit: %s", why);
-    if (w->core)
+    if (w->core) {
         sim_keep_check(w);
+        sim_mirror_check(w);
+    }
 }
 
 static void step(sim_world *w) {
@@ -244,6 +246,9 @@ static void world_open(sim_world *w, uint64_t seed, int trace) {
                               .max_jobs = 1 + sim_below(w, 8),
                               .grace_ms = 200 + sim_below(w, 3000),
                               .max_wait_ms = 5000,
+                              .claim_ms = sim_below(w, 3) ? 100 + sim_below(w, 3000) : 0,
+                              .max_requests = sim_below(w, 3) ? 0 : 1 + sim_below(w, 4),
+                              .event_tokens = 1,
                               .max_pins = sim_below(w, 6),
                               .max_pinned_bytes = sim_below(w, 100000),
                               .max_owner_pinned_bytes = sim_below(w, 100000)};
@@ -349,7 +354,7 @@ int main(int argc, char **argv) {
     CHECK(w);
     uint64_t steps = 0, reads = 0, stale = 0, hits = 0, seals = 0, kills = 0, cuts = 0,
              restarts = 0, waits = 0, pins = 0, flushes = 0, flushed = 0, flushed_held = 0,
-             down = 0, up = 0, written = 0, read = 0, found = 0, lost = 0;
+             told = 0, expired = 0, down = 0, up = 0, written = 0, read = 0, found = 0, lost = 0;
     for (uint64_t i = 0; i < count; i++) {
         sim_run(w, seed + i, n_steps, trace);
         steps += w->n_steps, reads += w->n_reads, stale += w->n_stale_reads, hits += w->n_hits;
@@ -358,6 +363,7 @@ int main(int argc, char **argv) {
         flushed += w->n_flushed, flushed_held += w->n_flushed_held;
         down += w->n_down, up += w->n_up, written += w->n_disk_writes;
         read += w->n_disk_reads, found += w->n_found, lost += w->n_lost;
+        told += w->n_events_told, expired += w->n_expired;
     }
     free(w);
     printf("%llu seeds from %llu: %llu events, %llu pages read (%llu stale, told so), %llu hits, "
@@ -369,13 +375,15 @@ int main(int argc, char **argv) {
            (unsigned long long)flushes, (unsigned long long)flushed,
            (unsigned long long)flushed_held, (unsigned long long)kills, (unsigned long long)cuts,
            (unsigned long long)restarts);
+    printf("%llu pages announced or taken back, %llu claims expired\n", (unsigned long long)told,
+           (unsigned long long)expired);
     printf("%llu pages copied down, %llu up, %llu written to disk, %llu read, %llu found again, "
            "%llu disks lost\n",
            (unsigned long long)down, (unsigned long long)up, (unsigned long long)written,
            (unsigned long long)read, (unsigned long long)found, (unsigned long long)lost);
     /* A simulation in which nothing happens finds nothing. */
     CHECK(count < 20 || (reads && hits && seals && kills && cuts && waits && pins && flushes &&
-                         flushed && flushed_held));
+                         flushed && flushed_held && told && expired));
     CHECK(count < 200 || (down && up && written && read && found && lost));
     return 0;
 }

@@ -32,6 +32,8 @@
  *   - every byte that a worker reads under a lease, if the generation was the same before and after
  *     it read: against the payload oracle, a function of the token path
  *   - a lease of a session that was never cut is never stale
+ *   - a mirror that is kept by events alone is what the core says can be had, after every event,
+ *     and events are numbered without a gap
  *   - what is pinned can be had, at every moment; what was flushed cannot, from that moment on
  *   - at the end, with faults off: every request is answered, and when all is let go no lease, pin,
  *     claim, job or session is left
@@ -52,7 +54,8 @@ enum {
     SIM_MAX_STAGINGS = 4096,
     SIM_STAGING_SLOTS = 4,
     SIM_MAX_ARENAS = 64,
-    SIM_MAX_PINS = 64, /* that the simulator watches at the same time */
+    SIM_MAX_PINS = 64,    /* that the simulator watches at the same time */
+    SIM_MAX_PLACES = 128, /* pages of a core */
     SIM_MAX_RECORDS = 512,
 };
 
@@ -127,6 +130,13 @@ typedef struct sim_pin {
     uint32_t tokens[SIM_MAX_TOKENS];
 } sim_pin;
 
+/* What a listener knows of a page. */
+typedef struct sim_mirrored {
+    uint64_t page, parent; /* page 0: nothing is there */
+    uint32_t realm, tier, n_tokens;
+    uint32_t tokens[SIM_PAGE_TOKENS];
+} sim_mirrored;
+
 typedef enum worker_state {
     WORKER_DOWN, /* no connection */
     WORKER_HELLO,
@@ -194,9 +204,13 @@ typedef struct sim_world {
     sim_worker workers[SIM_MAX_WORKERS];
     sim_staging stagings[SIM_MAX_STAGINGS];
     uint32_t n_stagings;
+    sim_mirrored mirror[SIM_MAX_PLACES];
+    uint64_t mirror_sequence;
+    uint32_t n_compared;
     sim_pin pins[SIM_MAX_PINS]; /* of the daemon that lives */
     int trace;                  /* print each event */
     /* what happened, for the summary */
+    uint64_t n_events_told, n_expired;
     uint64_t n_pins, n_flushes, n_flushed, n_flushed_held;
     uint64_t n_steps, n_reads, n_stale_reads, n_hits, n_seals, n_kills, n_cuts, n_restarts, n_waits;
     uint64_t n_down, n_up, n_disk_writes, n_disk_reads, n_found, n_lost;
@@ -237,6 +251,10 @@ void sim_begin(outgoing *o);
 void sim_call(sim_world *w, sim_worker *k, outgoing *o, uint16_t op, uint32_t lease,
               uint32_t wait_ms);
 uint32_t sim_make_tokens(sim_world *w, uint32_t *tokens, uint32_t at, uint32_t n);
+
+/* mirror.c: a listener */
+void sim_mirror_event(void *context, const core_event *event); /* core_env.event */
+void sim_mirror_check(sim_world *w);                           /* after each step */
 
 /* keep.c: pins and flush */
 int sim_keep(sim_world *w, sim_worker *k);      /* does one of these; 0: nothing to do */

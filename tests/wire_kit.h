@@ -1,0 +1,94 @@
+/*
+ * wire_kit.h - what the tests of the wire format share: bytes written out by hand, and the checks
+ * of a body against them.
+ */
+#ifndef KVT_TESTS_WIRE_KIT_H
+#define KVT_TESTS_WIRE_KIT_H
+
+#include "client/wire.h"
+#include "tests/check.h"
+
+#define B(...) (const uint8_t[]){__VA_ARGS__}, sizeof((const uint8_t[]){__VA_ARGS__})
+
+static uint64_t random_state = 20240229;
+
+/* Bodies are read from a heap block of exactly their size, so that a sanitizer sees an overrun. */
+static uint8_t *copy_of(const void *bytes, size_t n) {
+    uint8_t *copy = malloc(n ? n : 1);
+    CHECK(copy);
+    if (n)
+        memcpy(copy, bytes, n);
+    return copy;
+}
+
+static void check_bytes(const char *what, const uint8_t *actual, size_t n_actual,
+                        const uint8_t *expected, size_t n_expected) {
+    for (size_t i = 0; i < n_actual && i < n_expected; i++)
+        CHECK_MSG(actual[i] == expected[i], "%s: byte %zu is %02x, expected %02x", what, i,
+                  actual[i], expected[i]);
+    CHECK_MSG(n_actual == n_expected, "%s: %zu bytes, expected %zu", what, n_actual, n_expected);
+}
+
+/* --- bodies: each kind has a function that reads a body and writes it again --------------------
+ */
+
+typedef kvt_status (*rewrite_body)(const uint8_t *body, size_t n, kvt_writer *w);
+
+#define REWRITE(name)                                                                              \
+    static kvt_status rewrite_##name(const uint8_t *body, size_t n, kvt_writer *w) {               \
+        kvt_##name message;                                                                        \
+        kvt_status status = kvt_wire_get_##name(body, n, &message);                                \
+        if (status == KVT_OK)                                                                      \
+            kvt_wire_put_##name(w, &message);                                                      \
+        return status;                                                                             \
+    }
+/* Reads body[0 .. n) from a block of its own; if it is accepted, it must be written the same. */
+static kvt_status round_trip(const char *what, rewrite_body rewrite, const uint8_t *body,
+                             size_t n) {
+    static uint8_t out[4096];
+    uint8_t *copy = copy_of(body, n);
+    kvt_writer w;
+    kvt_wire_start(&w, out, sizeof out);
+    kvt_status status = rewrite(copy, n, &w);
+    if (status == KVT_OK) {
+        CHECK(!w.failed);
+        check_bytes(what, out + KVT_WIRE_HEADER_BYTES, w.n_bytes - KVT_WIRE_HEADER_BYTES, body, n);
+    } else {
+        CHECK_MSG(status == KVT_EPROTO || status == KVT_ELIMIT, "%s: %s", what,
+                  kvt_status_name(status));
+    }
+    free(copy);
+    return status;
+}
+
+static void check_body(const char *what, rewrite_body rewrite, const uint8_t *body, size_t n) {
+    CHECK_MSG(round_trip(what, rewrite, body, n) == KVT_OK, "%s is refused", what);
+    for (size_t cut = 0; cut < n; cut++)
+        CHECK_MSG(round_trip(what, rewrite, body, cut) == KVT_EPROTO,
+                  "%s cut to %zu of %zu bytes is accepted", what, cut, n);
+    uint8_t *changed = malloc(n + 1);
+    CHECK(changed);
+    memcpy(changed, body, n);
+    changed[n] = 0;
+    CHECK_MSG(round_trip(what, rewrite, changed, n + 1) == KVT_EPROTO,
+              "%s with a byte more is accepted", what);
+    for (size_t bit = 0; bit < 8 * n; bit++) {
+        changed[bit / 8] ^= (uint8_t)(1 << bit % 8);
+        round_trip(what, rewrite, changed, n);
+        changed[bit / 8] ^= (uint8_t)(1 << bit % 8);
+    }
+    for (int i = 0; i < 2000; i++) {
+        memcpy(changed, body, n);
+        for (uint32_t flips = 1 + check_below(&random_state, 4); flips; flips--)
+            changed[check_below(&random_state, (uint32_t)n)] = (uint8_t)check_random(&random_state);
+        round_trip(what, rewrite, changed, n);
+    }
+    free(changed);
+}
+
+static void refuse_body(const char *what, rewrite_body rewrite, const uint8_t *body, size_t n) {
+    CHECK_MSG(round_trip(what, rewrite, body, n) == KVT_EPROTO, "%s is accepted", what);
+}
+
+/* What the library writes must be these bytes. */
+#endif
