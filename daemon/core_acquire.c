@@ -198,6 +198,7 @@ void serve_acquire(core *c, request *rq) {
     lease_take_over(c, l);
     lease_recount(c, l);
     touch(c, l);
+    pins_hit(c, l);
     l->n_asked = req.n_tokens;
     lease_note_tiers(c, l);
     if (!c->draining && promote_path(c, lease_held(c, l), l->partial) &&
