@@ -1,4 +1,5 @@
 #include "tests/e2e/e2e.h"
+#include "tests/e2e/gpu.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -130,17 +131,26 @@ void e2e_worker_open(e2e_worker *w, const e2e_daemon *d, uint64_t seed, uint32_t
     e2e_realm(&w->realm);
     oracle_init(&w->realm, &w->oracle);
     for (int p = 0; p < 2; p++) {
-        w->part[p] = calloc((size_t)E2E_LAYERS * E2E_MAX_TOKENS * 2 * 32, 2);
+        w->part[p] = calloc(1, E2E_PART_BYTES);
         CHECK(w->part[p]);
+        if (e2e_on_gpu() && seed % 2)
+            w->gpu_part[p] = gpu_memory(E2E_PART_BYTES);
     }
+    if (w->gpu_part[0])
+        w->stream = gpu_stream();
     kvt_options options = {.socket = d->socket, .timeout_ms = timeout_ms};
     CHECK_MSG(kvt_open(&options, &w->realm, &w->client) == KVT_OK, "%s", kvt_last_error());
 }
 
 void e2e_worker_close(e2e_worker *w) {
     kvt_close(w->client);
-    free(w->part[0]);
-    free(w->part[1]);
+    for (int p = 0; p < 2; p++) {
+        free(w->part[p]);
+        if (w->gpu_part[p])
+            gpu_free(w->gpu_part[p]);
+    }
+    if (w->stream)
+        gpu_stream_free(w->stream);
 }
 
 size_t e2e_prompt(uint64_t *random, uint32_t *tokens) {
@@ -151,12 +161,57 @@ size_t e2e_prompt(uint64_t *random, uint32_t *tokens) {
     return n;
 }
 
+static kvt_layout on_gpu(const e2e_worker *w, const kvt_layout *layout) {
+    kvt_layout moved = *layout;
+    moved.part[0] = w->gpu_part[0];
+    moved.part[1] = w->gpu_part[1];
+    return moved;
+}
+
+/* Layer by layer, as a worker that computes behind each would; only then is it waited for. */
+static kvt_status read_by_gpu(e2e_worker *w, kvt_lease *lease, uint32_t n,
+                              const kvt_layout *layout) {
+    kvt_layout to = on_gpu(w, layout);
+    for (uint32_t l = 0; l < E2E_LAYERS; l++) {
+        kvt_status status = kvt_decode_device(lease, 0, n, l, 1, &to, NULL, w->stream);
+        if (status != KVT_OK)
+            return status;
+        for (int p = 0; p < 2; p++)
+            to.part[p] = (char *)to.part[p] + to.layer_stride_bytes[p];
+    }
+    kvt_status status = kvt_sync(lease);
+    for (int p = 0; p < 2 && status == KVT_OK; p++)
+        gpu_get(w->part[p], w->gpu_part[p], E2E_PART_BYTES);
+    return status;
+}
+
+/* The page's KV stands on the GPU only in the stream's order. */
+static kvt_status encode_by_gpu(e2e_worker *w, kvt_lease *lease, size_t page,
+                                const kvt_layout *layout) {
+    kvt_layout from = on_gpu(w, layout);
+    for (int p = 0; p < 2; p++)
+        gpu_put(w->gpu_part[p], w->part[p], E2E_PART_BYTES);
+    kvt_status status = kvt_encode_device(lease, page, 1, &from, NULL, w->stream);
+    for (int p = 0; p < 2 && status == KVT_OK; p++) /* comes behind the encoding */
+        gpu_set(w->gpu_part[p], 0x5a, E2E_PART_BYTES, w->stream);
+    /* The next page is put there by another stream: the worker has to wait for this one itself. */
+    if (status == KVT_OK)
+        GPU_CALL("cudaStreamSynchronize", (void *), w->stream);
+    return status;
+}
+
+static kvt_status encode_page(e2e_worker *w, kvt_lease *lease, size_t page,
+                              const kvt_layout *layout) {
+    return w->stream ? encode_by_gpu(w, lease, page, layout) : kvt_encode(lease, page, layout);
+}
+
 kvt_status e2e_read(e2e_worker *w, kvt_lease *lease, const uint32_t *tokens) {
     kvt_lease_info info;
     kvt_layout layout;
     kvt_lease_get(lease, &info);
     kvt_layout_token_major(&w->realm.geometry, info.held_tokens, w->part[0], w->part[1], &layout);
-    kvt_status status = kvt_decode(lease, 0, info.held_tokens, 0, E2E_LAYERS, &layout);
+    kvt_status status = w->stream ? read_by_gpu(w, lease, info.held_tokens, &layout)
+                                  : kvt_decode(lease, 0, info.held_tokens, 0, E2E_LAYERS, &layout);
     if (status != KVT_OK)
         return status;
     oracle_rows(&w->oracle, tokens, info.held_tokens, w->row_hashes);
@@ -185,11 +240,11 @@ kvt_status e2e_fill(e2e_worker *w, kvt_lease *lease, const uint32_t *tokens, siz
         kvt_layout_token_major(&w->realm.geometry, E2E_PAGE_TOKENS, w->part[0], w->part[1],
                                &layout);
         oracle_fill(&w->oracle, w->row_hashes + at, rows, 0, E2E_LAYERS, &layout);
-        kvt_status status = kvt_encode(lease, page, &layout);
+        kvt_status status = encode_page(w, lease, page, &layout);
         if (status == KVT_EFULL) { /* staging: seal what is there, then again */
             status = kvt_seal(lease, NULL);
             if (status == KVT_OK)
-                status = kvt_encode(lease, page, &layout);
+                status = encode_page(w, lease, page, &layout);
         }
         if (status != KVT_OK)
             return status;
@@ -226,6 +281,7 @@ int e2e_child_main(int argc, char **argv, const e2e_jobs *jobs) {
     if (argc < 5 || strcmp(argv[1], "--child") != 0)
         return -1;
     e2e_daemon d = {0};
+    choose_module();
     snprintf(d.socket, sizeof d.socket, "%s", argv[3]);
     for (; jobs->name; jobs++)
         if (strcmp(jobs->name, argv[2]) == 0)

@@ -51,8 +51,13 @@ typedef struct e2e_worker {
     uint64_t failed[KVT_N_STATUS];
     uint64_t row_hashes[E2E_MAX_TOKENS];
     uint16_t *part[2]; /* [E2E_LAYERS][E2E_MAX_TOKENS][heads][dim] */
+    void *gpu_part[2]; /* the same on the GPU; NULL: this worker's KV is in host memory */
+    void *stream;
 } e2e_worker;
 
+enum { E2E_PART_BYTES = E2E_LAYERS * E2E_MAX_TOKENS * 2 * 32 * 2 };
+
+/* On a GPU workers with an odd seed have their KV there, too. */
 void e2e_worker_open(e2e_worker *w, const e2e_daemon *d, uint64_t seed, uint32_t timeout_ms);
 void e2e_worker_close(e2e_worker *w);
 
