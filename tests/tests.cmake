@@ -38,6 +38,9 @@ foreach(name kill cut death access flight share drift keep)
              TIMEOUT 300)
     set_property(TEST e2e_${name}_gpu APPEND PROPERTY ENVIRONMENT KVT_TEST_DEVICE=cuda)
 endforeach()
+kvt_test(e2e_device SOURCES e2e/device.c e2e/e2e.c LIBS kvtrunk_static kvt_oracle LABELS e2e
+         NEEDS kvtrunkd kvtrunk_cuda_fake TIMEOUT 300)
+set_property(TEST e2e_device APPEND PROPERTY ENVIRONMENT KVT_TEST_DEVICE=cuda)
 kvt_test(e2e_kill_long TARGET e2e_kill ARGS 1000 LABELS slow TIMEOUT 3600)
 kvt_test(e2e_death_long TARGET e2e_death ARGS 500 LABELS slow TIMEOUT 3600)
 if(NOT KVT_SANITIZE) # the counting in Python would be what takes the time

@@ -1,0 +1,465 @@
+/*
+ * device.c - what only a worker with KV on a GPU does: paged caches by block tables, several pages
+ * in a launch, copy-on-write between device memories, and the order of things between its stream,
+ * the host, the daemon and other processes. And what becomes of daemon and workers when a process
+ * is killed with work under way, or the GPU fails.
+ *
+ * Only with KVT_TEST_DEVICE=cuda.
+ */
+#include "tests/e2e/e2e.h"
+#include "tests/e2e/gpu.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { TOKENS = 150, HEADS = 2, ROW_BYTES = 64, MAX_BLOCKS = 64 };
+
+static uint64_t seed = 4;
+
+/* --- paged caches -------------------------------------------------------------------------------
+ */
+
+/* A cache of blocks in device memory, whose blocks are [block_tokens][head][dim] or
+ * [head][block_tokens][dim], and a table that shuffles them. */
+typedef struct paged {
+    uint32_t block_tokens, n_blocks;
+    int head_major;
+    size_t layer_bytes;
+    uint8_t *host[2], *device[2];
+    uint32_t blocks[MAX_BLOCKS];
+    kvt_block_table table;
+    kvt_layout layout, host_layout;
+} paged;
+
+static void paged_open(paged *c, uint32_t block_tokens, int head_major) {
+    c->block_tokens = block_tokens;
+    c->head_major = head_major;
+    c->n_blocks = (TOKENS + block_tokens - 1) / block_tokens;
+    for (uint32_t i = 0; i < c->n_blocks; i++) {
+        uint32_t j = check_below(&seed, i + 1);
+        c->blocks[i] = c->blocks[j];
+        c->blocks[j] = i;
+    }
+    c->table = (kvt_block_table){c->blocks, c->n_blocks, block_tokens,
+                                 head_major ? HEADS * block_tokens : 0};
+    c->layer_bytes = (size_t)c->n_blocks * block_tokens * HEADS * ROW_BYTES;
+    for (int p = 0; p < 2; p++) {
+        c->host[p] = malloc(E2E_LAYERS * c->layer_bytes);
+        c->device[p] = gpu_memory(E2E_LAYERS * c->layer_bytes);
+        c->layout.part[p] = c->device[p];
+        c->layout.layer_stride_bytes[p] = c->layer_bytes;
+        c->layout.head_stride_bytes[p] = head_major ? block_tokens * ROW_BYTES : ROW_BYTES;
+        c->layout.token_stride_bytes[p] = head_major ? ROW_BYTES : HEADS * ROW_BYTES;
+    }
+}
+
+static void paged_close(paged *c) {
+    for (int p = 0; p < 2; p++) {
+        free(c->host[p]);
+        gpu_free(c->device[p]);
+    }
+}
+
+/* The row of a token of the path; written out anew, not taken from the layout. */
+static uint8_t *paged_row(const paged *c, int part, uint32_t layer, uint32_t head, uint32_t token) {
+    uint32_t block = c->blocks[token / c->block_tokens], in_block = token % c->block_tokens;
+    uint32_t row = c->head_major ? (block * HEADS + head) * c->block_tokens + in_block
+                                 : (block * c->block_tokens + in_block) * HEADS + head;
+    return c->host[part] + layer * c->layer_bytes + (size_t)row * ROW_BYTES;
+}
+
+/* Between the cache's host copy and the worker's own plain layout. */
+static void paged_move(paged *c, e2e_worker *w, uint32_t n_tokens, int to_cache) {
+    for (int p = 0; p < 2; p++)
+        for (uint32_t l = 0; l < E2E_LAYERS; l++)
+            for (uint32_t h = 0; h < HEADS; h++)
+                for (uint32_t t = 0; t < n_tokens; t++) {
+                    uint8_t *plain = (uint8_t *)w->part[p] +
+                                     (((size_t)l * n_tokens + t) * HEADS + h) * ROW_BYTES;
+                    uint8_t *row = paged_row(c, p, l, h, t);
+                    memcpy(to_cache ? row : plain, to_cache ? plain : row, ROW_BYTES);
+                }
+}
+
+static void paged_put(paged *c) {
+    for (int p = 0; p < 2; p++)
+        gpu_put(c->device[p], c->host[p], E2E_LAYERS * c->layer_bytes);
+}
+
+/* All that is held, read into the cache and checked. Every byte beside it stays as it was. */
+static void paged_read(paged *c, e2e_worker *w, kvt_lease *lease, const uint32_t *tokens) {
+    kvt_lease_info info;
+    kvt_layout plain;
+    kvt_lease_get(lease, &info);
+    for (int p = 0; p < 2; p++)
+        memset(c->host[p], 0x77, E2E_LAYERS * c->layer_bytes);
+    paged_put(c);
+    kvt_layout to = c->layout;
+    for (uint32_t l = 0; l < E2E_LAYERS; l++) {
+        CHECK_MSG(kvt_decode_device(lease, 0, info.held_tokens, l, 1, &to, &c->table, w->stream) ==
+                      KVT_OK,
+                  "%s", kvt_last_error());
+        for (int p = 0; p < 2; p++)
+            to.part[p] = (char *)to.part[p] + to.layer_stride_bytes[p];
+    }
+    CHECK_EQ(kvt_sync(lease), KVT_OK);
+    for (int p = 0; p < 2; p++)
+        gpu_get(c->host[p], c->device[p], E2E_LAYERS * c->layer_bytes);
+    for (uint32_t t = info.held_tokens; t < TOKENS; t++)
+        for (uint32_t i = 0; i < ROW_BYTES; i++)
+            CHECK_EQ(paged_row(c, t % 2, 0, 1, t)[i], 0x77);
+    paged_move(c, w, info.held_tokens, 0);
+    kvt_layout_token_major(&w->realm.geometry, info.held_tokens, w->part[0], w->part[1], &plain);
+    oracle_rows(&w->oracle, tokens, info.held_tokens, w->row_hashes);
+    CHECK_EQ(oracle_check(&w->oracle, w->row_hashes, info.held_tokens, 0, E2E_LAYERS, &plain), 0);
+}
+
+/* The whole path stands in the cache as the worker has computed it; what is missing is encoded from
+ * there, all of it in one launch, and the cache is overwritten behind it. */
+static void paged_fill(paged *c, e2e_worker *w, kvt_lease *lease, const uint32_t *tokens) {
+    kvt_lease_info info;
+    kvt_layout plain;
+    size_t sealed;
+    kvt_lease_get(lease, &info);
+    oracle_rows(&w->oracle, tokens, info.n_tokens, w->row_hashes);
+    kvt_layout_token_major(&w->realm.geometry, info.n_tokens, w->part[0], w->part[1], &plain);
+    oracle_fill(&w->oracle, w->row_hashes, info.n_tokens, 0, E2E_LAYERS, &plain);
+    paged_move(c, w, info.n_tokens, 1);
+    paged_put(c);
+    uint32_t first = info.held_tokens / E2E_PAGE_TOKENS;
+    uint32_t end = (info.n_tokens + E2E_PAGE_TOKENS - 1) / E2E_PAGE_TOKENS;
+    CHECK_MSG(kvt_encode_device(lease, first, end - first, &c->layout, &c->table, w->stream) ==
+                  KVT_OK,
+              "%s", kvt_last_error());
+    for (int p = 0; p < 2; p++)
+        gpu_set(c->device[p], 0x11, E2E_LAYERS * c->layer_bytes, w->stream);
+    CHECK_MSG(kvt_seal(lease, &sealed) == KVT_OK, "%s", kvt_last_error());
+    CHECK_EQ(sealed, info.n_tokens);
+    GPU_CALL("cudaStreamSynchronize", (void *), w->stream);
+}
+
+/* Prompts that share beginnings, ends inside pages and blocks: written by one worker's GPU, read by
+ * the other's. */
+static void test_paged(const e2e_daemon *d) {
+    static const uint32_t block_tokens[] = {16, 4, 24, 64, 5};
+    e2e_worker a, b;
+    e2e_worker_open(&a, d, 1, 20000);
+    e2e_worker_open(&b, d, 3, 20000);
+    for (uint32_t i = 0; i < 2 * sizeof block_tokens / sizeof block_tokens[0]; i++) {
+        paged from = {0}, to = {0};
+        paged_open(&from, block_tokens[i / 2], i % 2);
+        paged_open(&to, block_tokens[(i / 2 + 1) % 5], !(i % 2));
+        uint32_t tokens[TOKENS];
+        for (uint32_t t = 0; t < TOKENS; t++)
+            tokens[t] = 1000 * i + t;
+        for (uint32_t n = 7; n <= TOKENS; n += 1 + check_below(&seed, 60)) {
+            kvt_lease *lease;
+            if (n > 40 && check_below(&seed, 2))
+                tokens[check_below(&seed, n)] += 100000;
+            CHECK_EQ(kvt_acquire(a.client, tokens, n, KVT_CLAIM, &lease), KVT_OK);
+            paged_fill(&from, &a, lease, tokens);
+            CHECK_EQ(kvt_release(lease), KVT_OK);
+            CHECK_EQ(kvt_acquire(b.client, tokens, n, 0, &lease), KVT_OK);
+            paged_read(&to, &b, lease, tokens);
+            CHECK_EQ(kvt_release(lease), KVT_OK);
+        }
+        paged_close(&from);
+        paged_close(&to);
+    }
+    e2e_worker_close(&a);
+    e2e_worker_close(&b);
+}
+
+/* --- order --------------------------------------------------------------------------------------
+ */
+
+/* A lease of one worker over n fresh tokens that are sealed. */
+static kvt_lease *filled(e2e_worker *w, uint32_t *tokens, uint32_t n, uint32_t first) {
+    kvt_lease *lease;
+    for (uint32_t t = 0; t < n; t++)
+        tokens[t] = first + t;
+    CHECK_EQ(kvt_acquire(w->client, tokens, n, KVT_CLAIM, &lease), KVT_OK);
+    CHECK_EQ(e2e_fill(w, lease, tokens, SIZE_MAX), KVT_OK);
+    return lease;
+}
+
+static void check_read(e2e_worker *w, const uint32_t *tokens, uint32_t n, const kvt_layout *plain) {
+    for (int p = 0; p < 2; p++)
+        gpu_get(w->part[p], w->gpu_part[p], E2E_PART_BYTES);
+    oracle_rows(&w->oracle, tokens, n, w->row_hashes);
+    CHECK_EQ(oracle_check(&w->oracle, w->row_hashes, n, 0, E2E_LAYERS, plain), 0);
+}
+
+/* Nobody waits for a stream but the calls that say so: behind each of them, what was decoded is
+ * there, and the frames could go to others. The bytes are looked at by another stream. */
+static void test_waits(const e2e_daemon *d) {
+    enum { N = 90 };
+    e2e_worker w;
+    uint32_t tokens[N];
+    e2e_worker_open(&w, d, 5, 20000);
+    kvt_layout plain, to;
+    kvt_layout_token_major(&w.realm.geometry, N, w.part[0], w.part[1], &plain);
+    to = plain;
+    to.part[0] = w.gpu_part[0];
+    to.part[1] = w.gpu_part[1];
+    for (int way = 0; way < 4; way++) {
+        kvt_lease *lease = filled(&w, tokens, N, 7000000 + 1000 * (uint32_t)way);
+        uint32_t more = 1;
+        for (int p = 0; p < 2; p++)
+            gpu_put(w.gpu_part[p], w.part[p], E2E_PART_BYTES);
+        CHECK_EQ(kvt_decode_device(lease, 0, N, 0, E2E_LAYERS, &to, NULL, w.stream), KVT_OK);
+        if (way == 0)
+            CHECK_EQ(kvt_sync(lease), KVT_OK);
+        if (way == 1)
+            CHECK_EQ(kvt_extend(lease, 10, &more, 1, 0), KVT_OK);
+        if (way == 2)
+            CHECK_EQ(kvt_wait(lease, 0, 0), KVT_OK);
+        CHECK_EQ(kvt_release(lease), KVT_OK);
+        check_read(&w, tokens, N, &plain);
+    }
+    e2e_worker_close(&w);
+}
+
+/* With kvt_close, too; the lease is given back afterwards. */
+static void test_close(const e2e_daemon *d) {
+    enum { N = 50 };
+    e2e_worker w;
+    uint32_t tokens[N];
+    e2e_worker_open(&w, d, 9, 20000);
+    kvt_lease *lease = filled(&w, tokens, N, 8000000);
+    kvt_layout plain, to;
+    kvt_layout_token_major(&w.realm.geometry, N, w.part[0], w.part[1], &plain);
+    to = plain;
+    to.part[0] = w.gpu_part[0];
+    to.part[1] = w.gpu_part[1];
+    CHECK_EQ(kvt_decode_device(lease, 0, N, 0, E2E_LAYERS, &to, NULL, w.stream), KVT_OK);
+    kvt_close(w.client);
+    check_read(&w, tokens, N, &plain);
+    CHECK_EQ(kvt_release(lease), KVT_ECLOSED);
+    w.client = NULL;
+    e2e_worker_close(&w);
+}
+
+static void test_arguments(const e2e_daemon *d) {
+    e2e_worker w;
+    uint32_t tokens[40];
+    e2e_worker_open(&w, d, 11, 20000);
+    kvt_lease *lease = filled(&w, tokens, 40, 9000000);
+    kvt_layout to;
+    kvt_layout_token_major(&w.realm.geometry, 40, w.gpu_part[0], w.gpu_part[1], &to);
+    uint32_t blocks[4] = {0, 1, 2, 3};
+    kvt_block_table table = {blocks, 2, 16, 0}, none = {blocks, 4, 0, 0};
+    CHECK_EQ(kvt_decode_device(NULL, 0, 1, 0, 1, &to, NULL, w.stream), KVT_EINVAL);
+    CHECK_EQ(kvt_decode_device(lease, 0, 1, 0, 1, NULL, NULL, w.stream), KVT_EINVAL);
+    CHECK_EQ(kvt_decode_device(lease, 0, 41, 0, 1, &to, NULL, w.stream), KVT_EINVAL);
+    CHECK_EQ(kvt_decode_device(lease, 0, 40, 1, 2, &to, NULL, w.stream), KVT_EINVAL);
+    CHECK_EQ(kvt_decode_device(lease, 0, 40, 0, 1, &to, &table, w.stream), KVT_EINVAL);
+    CHECK_EQ(kvt_decode_device(lease, 0, 32, 0, 1, &to, &table, w.stream), KVT_OK);
+    CHECK_EQ(kvt_decode_device(lease, 0, 32, 0, 1, &to, &none, w.stream), KVT_EINVAL);
+    CHECK_EQ(kvt_decode_device(lease, 0, 0, 0, 1, &to, NULL, w.stream), KVT_OK);
+    CHECK_EQ(kvt_decode_device(lease, 0, 40, 0, 0, &to, NULL, w.stream), KVT_OK);
+    CHECK_EQ(kvt_encode_device(lease, 0, 4, &to, NULL, w.stream), KVT_EINVAL); /* has 3 */
+    CHECK_EQ(kvt_encode_device(lease, SIZE_MAX, 1, &to, NULL, w.stream), KVT_EINVAL);
+    CHECK_EQ(kvt_encode_device(lease, 0, 0, &to, NULL, w.stream), KVT_OK);
+    CHECK_EQ(kvt_release(lease), KVT_OK);
+    e2e_worker_close(&w);
+}
+
+/* Encoded and never sealed; encoded twice; more than there is room for. */
+static void test_unsealed(const e2e_daemon *d) {
+    kvt_options options = {.socket = d->socket, .staging_pages = 3};
+    kvt_realm realm;
+    kvt_client *client;
+    kvt_lease *lease;
+    uint32_t tokens[80];
+    void *part[2] = {gpu_memory(E2E_PART_BYTES), gpu_memory(E2E_PART_BYTES)},
+         *stream = gpu_stream();
+    kvt_layout from;
+    e2e_realm(&realm);
+    CHECK_EQ(kvt_open(&options, &realm, &client), KVT_OK);
+    kvt_layout_token_major(&realm.geometry, 80, part[0], part[1], &from);
+    for (int p = 0; p < 2; p++)
+        gpu_set(part[p], 0, E2E_PART_BYTES, stream);
+    for (uint32_t round = 0; round < 3; round++) {
+        for (uint32_t t = 0; t < 80; t++)
+            tokens[t] = 10000000 + 1000 * round + t;
+        CHECK_EQ(kvt_acquire(client, tokens, 80, KVT_CLAIM, &lease), KVT_OK);
+        CHECK_EQ(kvt_encode_device(lease, 0, 5, &from, NULL, stream), KVT_EFULL);
+        CHECK_EQ(kvt_encode_device(lease, 0, 2, &from, NULL, stream), KVT_OK);
+        CHECK_EQ(kvt_encode_device(lease, 1, 1, &from, NULL, stream), KVT_OK);
+        CHECK_EQ(kvt_encode_device(lease, 2, 1, &from, NULL, stream), KVT_OK);
+        CHECK_EQ(kvt_encode_device(lease, 3, 1, &from, NULL, stream), KVT_EFULL);
+        if (round == 1) {
+            size_t sealed;
+            CHECK_EQ(kvt_seal(lease, &sealed), KVT_OK);
+            CHECK_EQ(sealed, 48);
+            CHECK_EQ(kvt_encode_device(lease, 0, 5, &from, NULL, stream), KVT_OK); /* two of them */
+        }
+        CHECK_EQ(kvt_release(lease), KVT_OK);
+    }
+    kvt_close(client);
+    gpu_free(part[0]);
+    gpu_free(part[1]);
+    gpu_stream_free(stream);
+}
+
+/* --- ends ---------------------------------------------------------------------------------------
+ */
+
+/* Goes as far as `seed` says, tells so, and waits to be killed with that under way. */
+static int victim(const e2e_daemon *d, uint64_t step) {
+    enum { N = 120 };
+    e2e_worker w;
+    uint32_t tokens[N];
+    kvt_lease *lease;
+    kvt_layout layout;
+    e2e_worker_open(&w, d, 2 * (uint64_t)getpid() + 1, 20000);
+    for (uint32_t t = 0; t < N; t++)
+        tokens[t] = (uint32_t)getpid() * 1000 + t;
+    kvt_layout_token_major(&w.realm.geometry, N, w.gpu_part[0], w.gpu_part[1], &layout);
+    if (step >= 1)
+        CHECK_EQ(kvt_acquire(w.client, tokens, N, KVT_CLAIM, &lease), KVT_OK);
+    if (step >= 2)
+        CHECK_EQ(kvt_encode_device(lease, 0, 8, &layout, NULL, w.stream), KVT_OK);
+    if (step >= 3)
+        CHECK_EQ(kvt_seal(lease, NULL), KVT_OK);
+    if (step >= 4)
+        CHECK_EQ(kvt_decode_device(lease, 0, N, 0, 1, &layout, NULL, w.stream), KVT_OK);
+    e2e_say('r');
+    if (step == 5)
+        CHECK_EQ(kvt_release(lease), KVT_OK);
+    e2e_hear();
+    return 0;
+}
+
+/* Works as long as it is let, whatever becomes of the daemon meanwhile. */
+static int survivor(const e2e_daemon *d, uint64_t number) {
+    e2e_worker w;
+    e2e_worker_open(&w, d, number, 2000);
+    do {
+        e2e_request(&w);
+        e2e_say('c');
+    } while (e2e_hear() == 'g');
+    e2e_worker_close(&w);
+    return 0;
+}
+
+static const e2e_jobs jobs[] = {{"victim", victim}, {"survivor", survivor}, {NULL, NULL}};
+
+static void test_dead_workers(const e2e_daemon *d) {
+    uint64_t sessions = e2e_count(d, "sessions"), died = e2e_count(d, "sessions_died");
+    for (uint64_t step = 0; step <= 5; step++) {
+        for (int i = 0; i < 3; i++) {
+            e2e_child child = e2e_spawn(d, "victim", step);
+            CHECK_EQ(e2e_child_hear(&child), 'r');
+            CHECK(kill(child.pid, SIGKILL) == 0);
+            CHECK_EQ(e2e_child_end(&child), -SIGKILL);
+            e2e_await(d, "sessions", sessions);
+        }
+    }
+    CHECK_EQ(e2e_count(d, "sessions_died") - died, 18);
+    e2e_await(d, "leases", 0);
+    CHECK_EQ(e2e_count(d, "pages_pinned"), 0);
+}
+
+/* The daemon is killed; workers keep the arena that they have open, and find the next one. */
+static void test_dead_daemon(e2e_daemon *d, const char *const *settings) {
+    enum { N = 3 };
+    e2e_child children[N];
+    for (int i = 0; i < N; i++) {
+        children[i] = e2e_spawn(d, "survivor", 2 * (uint64_t)i + 1);
+        CHECK_EQ(e2e_child_hear(&children[i]), 'c');
+    }
+    for (int round = 0; round < 4; round++) {
+        for (int i = 0; i < N; i++)
+            e2e_child_say(&children[i], 'g');
+        CHECK(WIFSIGNALED(e2e_stop(d, SIGKILL)));
+        e2e_start(d, settings);
+        for (int i = 0; i < N; i++)
+            CHECK_EQ(e2e_child_hear(&children[i]), 'c');
+    }
+    for (int i = 0; i < N; i++) {
+        e2e_child_say(&children[i], 's');
+        CHECK_EQ(e2e_child_end(&children[i]), 0);
+    }
+}
+
+/* The GPU fails: the daemon says so and ends, to be started anew; workers get errors, and serve
+ * again with the next one. (Each process has its own view of the GPU: this one's works on.) */
+static void test_failed_gpu(e2e_daemon *d, const char *const *settings) {
+    char file[200], command[256];
+    e2e_worker w;
+    int status;
+    snprintf(file, sizeof file, "%s/broken", d->folder);
+    CHECK_EQ(e2e_stop(d, SIGTERM), 0);
+    setenv("KVT_FAKE_CUDA_BREAK", file, 1);
+    e2e_start(d, settings);
+    unsetenv("KVT_FAKE_CUDA_BREAK");
+    e2e_worker_open(&w, d, 4, 2000);
+    e2e_request(&w);
+    snprintf(command, sizeof command, ": > '%s'", file);
+    CHECK(system(command) == 0);
+    uint32_t tokens[64];
+    kvt_lease *lease;
+    for (uint32_t t = 0; t < 64; t++)
+        tokens[t] = 77000000 + t;
+    CHECK_EQ(kvt_acquire(w.client, tokens, 64, KVT_CLAIM, &lease), KVT_OK);
+    CHECK(e2e_fill(&w, lease, tokens, SIZE_MAX) != KVT_OK);
+    CHECK(kvt_release(lease) != KVT_OK);
+    CHECK(waitpid(d->pid, &status, 0) == d->pid);
+    CHECK_MSG(WIFEXITED(status) && WEXITSTATUS(status) == 6, "the daemon's status is %x",
+              (unsigned)status);
+    e2e_start(d, settings);
+    uint64_t failed = w.failed[KVT_ESTALE];
+    e2e_request(&w);
+    e2e_request(&w);
+    CHECK(w.failed[KVT_ESTALE] - failed <= 1);
+    CHECK(e2e_count(d, "pages_sealed") > 0);
+    e2e_worker_close(&w);
+}
+
+/* A daemon with its arena in host memory: the device calls say that they are not for it. */
+static void test_host_arena(void) {
+    const char *const settings[] = {"arena=2MiB", "device=host", NULL};
+    e2e_daemon d = {0};
+    e2e_worker w;
+    uint32_t token = 1;
+    kvt_lease *lease;
+    kvt_layout layout;
+    e2e_start(&d, settings);
+    e2e_worker_open(&w, &d, 2, 20000);
+    CHECK_EQ(kvt_acquire(w.client, &token, 1, KVT_CLAIM, &lease), KVT_OK);
+    kvt_layout_token_major(&w.realm.geometry, 1, w.part[0], w.part[1], &layout);
+    CHECK_EQ(kvt_decode_device(lease, 0, 0, 0, 1, &layout, NULL, NULL), KVT_ENOTSUP);
+    CHECK_EQ(kvt_encode_device(lease, 0, 1, &layout, NULL, NULL), KVT_ENOTSUP);
+    CHECK_EQ(kvt_sync(lease), KVT_OK);
+    CHECK_EQ(kvt_release(lease), KVT_OK);
+    e2e_worker_close(&w);
+    e2e_finish(&d);
+}
+
+int main(int argc, char **argv) {
+    int child = e2e_child_main(argc, argv, jobs);
+    if (child >= 0)
+        return child;
+    const char *const settings[] = {"arena=4MiB", "max_pages=400", "grace_ms=60000", NULL};
+    e2e_daemon d = {0};
+    if (!e2e_on_gpu()) {
+        printf("skipped: only with KVT_TEST_DEVICE=cuda\n");
+        return 77;
+    }
+    e2e_start(&d, settings);
+    test_arguments(&d);
+    test_waits(&d);
+    test_close(&d);
+    test_unsealed(&d);
+    test_paged(&d);
+    test_dead_workers(&d);
+    test_dead_daemon(&d, settings);
+    if (!getenv("KVT_TEST_CUDART")) /* only the stand-in fails when it is told to */
+        test_failed_gpu(&d, settings);
+    e2e_finish(&d);
+    test_host_arena();
+    return 0;
+}
