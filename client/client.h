@@ -311,7 +311,7 @@ void kvt_device_wait(kvt_lease *lease);
 void kvt_device_forget(kvt_lease *lease, kvt_encoded *encoded);
 /* Waits for the page, and learns its size. */
 kvt_status kvt_device_finish(kvt_lease *lease, kvt_encoded *encoded);
-/* Lets go of all work, done or not. closed: its arena is unmapped already. */
+/* Lets go of all work, which has been waited for. closed: its arena is unmapped already. */
 void kvt_device_strip(kvt_lease *lease, int closed);
 
 /* --- pages.c ------------------------------------------------------------------------------------

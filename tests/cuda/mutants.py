@@ -28,6 +28,7 @@ JOBS = {
     "engine": ("test_engine", []),
     "ipc": ("test_ipc", []),
     "device": ("test_device", []),
+    "workers": ("e2e_device", []),
 }
 
 
@@ -40,10 +41,17 @@ class Mutant:
 SOURCES = {
     "test_kernels": ("tests/cuda/test_kernels.c", "kernels/kernels.cu"),
     "test_ipc": ("tests/cuda/test_ipc.c", "kernels/kernels.cu"),
-    "test_device": ("tests/cuda/test_device.c", "kernels/device_cuda.c"),
+    "test_device": ("tests/cuda/test_device.c", "kernels/device_cuda.c", "kernels/cuda_handles.c",
+                    "kernels/kernels.cu"),
     "test_lanes": ("tests/cuda/test_lanes.cu",),
     "test_engine": ("tests/cuda/test_engine.c", "tests/cuda/engine.cu", "kernels/kernels.cu"),
 }
+
+# A worker and the daemon, end to end: beside the program there is the module that both load.
+SOURCES["e2e_device"] = ("tests/e2e/device.c", "tests/e2e/e2e.c", "client/lease.c", "client/seal.c",
+                         "client/pages_device.c")
+MODULE_SOURCES = ("kernels/device_cuda.c", "kernels/cuda_handles.c", "client/map_cuda.c")
+MAP, WORK = "client/map_cuda.c", "client/pages_device.c"
 
 ENCODE, UNIT, DEVICE = ("kernels/kernels_encode.cuh", "kernels/unit_encode.cuh",
                         "kernels/unit_device.cuh")
@@ -103,6 +111,27 @@ MUTANTS = [
            "tests/cuda/test_kernels.c",
            "b->results, b->workspace, b->stream));\n    CUDA(cudaStreamSynchronize(b->stream));",
            "b->results, b->workspace, b->stream));"),
+    # --- between worker, daemon and GPU
+    Mutant("a page is sealed before the copy's event", PLAIN, "workers", "kernels/device_cuda.c",
+           "if (cudaStreamSynchronize(m->stream) != cudaSuccess && status == KVT_OK)", "if (0)"),
+    Mutant("a seal does not wait for the encoding", PLAIN, "workers", WORK,
+           "    wait_for(work);\n    kvt_status status = work->status;", "    kvt_status status = KVT_OK;"),
+    Mutant("a frame is given back while the GPU reads it", PLAIN, "workers", "client/lease.c",
+           "    kvt_device_wait(lease);\n    int lost", "    int lost"),
+    Mutant("nobody waits for decoding", PLAIN, "workers", WORK,
+           "        work->status = work->calls->wait(work->batch);", "        work->status = KVT_OK;"),
+    Mutant("a path changes while the GPU reads it", PLAIN, "workers", "client/lease.c",
+           "        kvt_device_wait(lease); /* the new path", "        ; /* the new path"),
+    Mutant("a handle is opened twice", PLAIN, "workers", "kernels/cuda_handles.c",
+           "while (opened && memcmp", "while (opened || memcmp"),
+    Mutant("encoding beside the worker's stream", PLAIN, "workers", MAP,
+           "from, b->results, b->workspace, stream);", "from, b->results, b->workspace, NULL);"),
+    Mutant("decoding beside the worker's stream", PLAIN, "workers", MAP,
+           "first_layer, n_layers, to, b->stream);", "first_layer, n_layers, to, NULL);"),
+    Mutant("the plan of other tokens", PLAIN, "workers", MAP,
+           "if (b->is_encoded || b->n != n_pieces", "return 1;\n    if (b->is_encoded || b->n != n_pieces"),
+    Mutant("an area is freed while the daemon has it open", PLAIN, "workers", MAP,
+           "    if (!area || in_doubt) {\n", "    cudaFree(area ? area->at : NULL);\n    if (1) {\n"),
     # --- what is computed
     Mutant("sums in another order", PLAIN, "kernels", UNIT, "elements[r * pitch]",
            "elements[(slice->n_rows - 1 - r) * pitch]"),
@@ -133,7 +162,7 @@ class Workshop:
         if done.returncode != 0:
             sys.exit(" ".join(command) + "\n" + done.stdout + done.stderr)
 
-    def compile(self, source, overlay, out):
+    def compile(self, source, overlay, out, *more):
         """`overlay` holds the changed source; everything else comes from the root."""
         changed = os.path.join(overlay, source)
         path = changed if os.path.exists(changed) else source
@@ -144,7 +173,7 @@ class Workshop:
                        "-x", "c++"]
         else:
             command = [self.cc, "-std=c17", "-w"]
-        self.run([*command, *flags, path, "-o", out])
+        self.run([*command, *flags, *more, path, "-o", out])
 
     def build_job(self, program, overlay):
         """Links the program from what the overlay changes and what the build folder has."""
@@ -153,19 +182,34 @@ class Workshop:
         for source in SOURCES[program]:
             objects.append(out + os.path.basename(source) + ".o")
             self.compile(source, overlay, objects[-1])
-        libraries = [os.path.join(self.build, "tests/cuda/libkvt_emulation.a"),
-                     os.path.join(self.build, "kernels/libkvt_device.a"),
-                     os.path.join(self.build, "kernels/libkvt_kernels.a")]
-        self.run([self.cxx, *self.sanitize, *objects, *libraries, "-lxxhash", "-lpthread", "-lm", "-o",
-                  out + program])
+        rooms = [os.path.join(self.build, path) for path in
+                 ("tests/cuda/libkvt_emulation.a", "kernels/libkvt_device.a",
+                  "kernels/libkvt_module.a", "kernels/libkvt_kernels.a")]
+        system = ["-lxxhash", "-lpthread", "-ldl", "-lm"]
+        if program == "e2e_device":
+            self.build_module(overlay, rooms, system)
+            rooms = [os.path.join(self.build, path) for path in
+                     ("client/libkvtrunk.a", "client/libkvt_oracle.a", "client/libkvt_wire.a")]
+            system.append("-lnng")
+        self.run([self.cxx, *self.sanitize, *objects, *rooms, *system, "-o", out + program])
         return out + program
+
+    def build_module(self, overlay, rooms, system):
+        objects = []
+        for source in MODULE_SOURCES:
+            objects.append(os.path.join(overlay, "module_" + os.path.basename(source) + ".o"))
+            self.compile(source, overlay, objects[-1], "-fPIC")
+        kernels = os.path.join(self.build, "tests/cuda/libkernels_emulated.a")
+        self.run([self.cxx, "-shared", *self.sanitize, *objects, kernels, *rooms, *system, "-o",
+                  os.path.join(overlay, "module.so")])
 
     def passes(self, job, overlay):
         program, arguments = JOBS[job]
         binary = os.path.join(overlay, program)
         if not os.path.exists(binary):
             self.build_job(program, overlay)
-        environment = dict(os.environ)
+        environment = dict(os.environ, KVT_BUILD_DIR=self.build, KVT_TEST_DEVICE="cuda",
+                           KVTRUNK_CUDA=os.path.join(overlay, "module.so"), TMPDIR=self.folder)
         if self.sanitize:  # fibers: see CMakeLists.txt
             environment["ASAN_OPTIONS"] = "detect_stack_use_after_return=0"
             environment["TSAN_OPTIONS"] = "halt_on_error=1"

@@ -208,15 +208,24 @@ static void test_waits(const e2e_daemon *d) {
         uint32_t more = 1;
         for (int p = 0; p < 2; p++)
             gpu_put(w.gpu_part[p], w.part[p], E2E_PART_BYTES);
-        CHECK_EQ(kvt_decode_device(lease, 0, N, 0, E2E_LAYERS, &to, NULL, w.stream), KVT_OK);
+        for (uint32_t first = 0; first < N; first += 45) { /* parts are plans of their own */
+            kvt_layout part = to;
+            for (int p = 0; p < 2; p++)
+                part.part[p] = (char *)to.part[p] + first * to.token_stride_bytes[p];
+            CHECK_EQ(kvt_decode_device(lease, first, 45, 0, E2E_LAYERS, &part, NULL, w.stream),
+                     KVT_OK);
+        }
         if (way == 0)
             CHECK_EQ(kvt_sync(lease), KVT_OK);
         if (way == 1)
             CHECK_EQ(kvt_extend(lease, 10, &more, 1, 0), KVT_OK);
         if (way == 2)
             CHECK_EQ(kvt_wait(lease, 0, 0), KVT_OK);
-        CHECK_EQ(kvt_release(lease), KVT_OK);
+        if (way == 3)
+            CHECK_EQ(kvt_release(lease), KVT_OK);
         check_read(&w, tokens, N, &plain);
+        if (way != 3)
+            CHECK_EQ(kvt_release(lease), KVT_OK);
     }
     e2e_worker_close(&w);
 }
@@ -239,6 +248,55 @@ static void test_close(const e2e_daemon *d) {
     CHECK_EQ(kvt_release(lease), KVT_ECLOSED);
     w.client = NULL;
     e2e_worker_close(&w);
+}
+
+/* Frames are so few that each goes to another page as soon as it is let go of. What was decoded is
+ * looked at only after the lease was given back with KVT_OK: then it has to be right. */
+static int squeezed(const e2e_daemon *d, uint64_t number) {
+    enum { N = 5 * E2E_PAGE_TOKENS, ROUNDS = 40 };
+    e2e_worker w;
+    uint32_t tokens[N];
+    int n_right = 0;
+    e2e_worker_open(&w, d, number, 20000);
+    kvt_layout plain, to;
+    kvt_layout_token_major(&w.realm.geometry, N, w.part[0], w.part[1], &plain);
+    to = plain;
+    to.part[0] = w.gpu_part[0];
+    to.part[1] = w.gpu_part[1];
+    for (int round = 0; round < ROUNDS; round++) {
+        kvt_lease *lease;
+        kvt_lease_info info;
+        for (uint32_t t = 0; t < N; t++)
+            tokens[t] = (uint32_t)(number * 100000 + (uint64_t)round * 1000) + t;
+        CHECK_EQ(kvt_acquire(w.client, tokens, N, KVT_CLAIM, &lease), KVT_OK);
+        kvt_status status = e2e_fill(&w, lease, tokens, SIZE_MAX);
+        CHECK(status == KVT_OK || status == KVT_EFULL);
+        kvt_lease_get(lease, &info);
+        uint32_t n = info.held_tokens;
+        for (int p = 0; p < 2; p++)
+            gpu_put(w.gpu_part[p], w.part[p], E2E_PART_BYTES);
+        CHECK_EQ(kvt_decode_device(lease, 0, n, 0, E2E_LAYERS, &to, NULL, w.stream), KVT_OK);
+        CHECK_EQ(kvt_release(lease), KVT_OK);
+        check_read(&w, tokens, n, &plain);
+        n_right += n > 0;
+    }
+    CHECK(n_right > ROUNDS / 4);
+    e2e_worker_close(&w);
+    return 0;
+}
+
+static void test_squeeze(void) {
+    enum { WORKERS = 3 };
+    const char *const settings[] = {"arena=1MiB", "max_pages=14", NULL};
+    e2e_daemon d = {0};
+    e2e_child children[WORKERS];
+    e2e_start(&d, settings);
+    for (uint64_t i = 0; i < WORKERS; i++)
+        children[i] = e2e_spawn(&d, "squeezed", 2 * i + 1);
+    for (int i = 0; i < WORKERS; i++)
+        CHECK_EQ(e2e_child_end(&children[i]), 0);
+    CHECK(e2e_count(&d, "pages_evicted") > 100);
+    e2e_finish(&d);
 }
 
 static void test_arguments(const e2e_daemon *d) {
@@ -345,7 +403,8 @@ static int survivor(const e2e_daemon *d, uint64_t number) {
     return 0;
 }
 
-static const e2e_jobs jobs[] = {{"victim", victim}, {"survivor", survivor}, {NULL, NULL}};
+static const e2e_jobs jobs[] = {
+    {"victim", victim}, {"survivor", survivor}, {"squeezed", squeezed}, {NULL, NULL}};
 
 static void test_dead_workers(const e2e_daemon *d) {
     uint64_t sessions = e2e_count(d, "sessions"), died = e2e_count(d, "sessions_died");
@@ -406,7 +465,7 @@ static void test_failed_gpu(e2e_daemon *d, const char *const *settings) {
         tokens[t] = 77000000 + t;
     CHECK_EQ(kvt_acquire(w.client, tokens, 64, KVT_CLAIM, &lease), KVT_OK);
     CHECK(e2e_fill(&w, lease, tokens, SIZE_MAX) != KVT_OK);
-    CHECK(kvt_release(lease) != KVT_OK);
+    kvt_release(lease);
     CHECK(waitpid(d->pid, &status, 0) == d->pid);
     CHECK_MSG(WIFEXITED(status) && WEXITSTATUS(status) == 6, "the daemon's status is %x",
               (unsigned)status);
@@ -460,6 +519,7 @@ int main(int argc, char **argv) {
     if (!getenv("KVT_TEST_CUDART")) /* only the stand-in fails when it is told to */
         test_failed_gpu(&d, settings);
     e2e_finish(&d);
+    test_squeeze();
     test_host_arena();
     return 0;
 }

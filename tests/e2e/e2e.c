@@ -31,14 +31,32 @@ static void choose_module(void) {
         setenv("KVTRUNK_CUDA", module, 0);
 }
 
+/* Whoever ends in order has given back what it took of the GPU; with other processes' memory it is
+ * another matter, which lasts as long as the process. */
+static void check_leaks(const e2e_daemon *d) {
+    char command[512];
+    if (!e2e_on_gpu() || getenv("KVT_TEST_CUDART"))
+        return;
+    snprintf(command, sizeof command, "if [ -e '%s/leaks' ]; then cat '%s/leaks' >&2; exit 1; fi",
+             d->folder, d->folder);
+    CHECK(system(command) == 0);
+    unsigned (*live)(void), (*exported)(void);
+    *(void **)(void *)&live = gpu_symbol("fake_cuda_live");
+    *(void **)(void *)&exported = gpu_symbol("fake_cuda_exported");
+    CHECK_EQ(live(), exported());
+}
+
 void e2e_start(e2e_daemon *d, const char *const *settings) {
     char program[512], ready[16], *argv[64];
     char args[24][96];
     int n = 0, pipe_fd[2];
     if (!d->folder[0]) {
-        snprintf(d->folder, sizeof d->folder, "/tmp/kvtrunk-e2e-XXXXXX");
+        const char *tmp = getenv("TMPDIR");
+        snprintf(d->folder, sizeof d->folder, "%.60s/kvtrunk-e2e-XXXXXX", tmp ? tmp : "/tmp");
         CHECK(mkdtemp(d->folder));
         snprintf(d->socket, sizeof d->socket, "%s/socket", d->folder);
+        snprintf(program, sizeof program, "%s/leaks", d->folder);
+        setenv("KVT_FAKE_CUDA_LEAKS", program, 1);
     }
     build_path(program, sizeof program, "daemon/kvtrunkd");
     CHECK(pipe(pipe_fd) == 0);
@@ -89,6 +107,7 @@ void e2e_finish(e2e_daemon *d) {
     int status = e2e_stop(d, SIGTERM);
     CHECK_MSG(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the daemon ended with status %x",
               (unsigned)status);
+    check_leaks(d);
     snprintf(command, sizeof command, "rm -rf '%s'", d->folder);
     CHECK(system(command) == 0);
 }
