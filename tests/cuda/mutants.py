@@ -28,7 +28,7 @@ JOBS = {
     "engine": ("test_engine", []),
     "ipc": ("test_ipc", []),
     "device": ("test_device", []),
-    "workers": ("e2e_device", []),
+    "workers": ("e2e_device", ["short"]),
 }
 
 
