@@ -86,10 +86,10 @@ static kvt_status fill_file(kvt_staging *s, int fd) {
     return KVT_OK;
 }
 
+/* If it fails, it is tried again when the file is given up. */
 static void staging_unlink(kvt_staging *s) {
-    if (s->linked)
-        unlink(s->path);
-    s->linked = 0;
+    if (s->linked && (unlink(s->path) == 0 || errno == ENOENT))
+        s->linked = 0;
 }
 
 static void staging_free(kvt_staging *s) {

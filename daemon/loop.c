@@ -95,8 +95,9 @@ static void message(shell *sh, const inbox_item *item) {
 /* With "audit" set: does everything still agree, after this? */
 static void audit(const shell *sh, const char *after) {
     char why[256] = "";
+    /* Without memory for it there is no answer. */
     for (uint32_t i = 0; i < sh->n_tenants && sh->config.values.audit; i++)
-        if (core_audit(sh->tenants[i].core, why, sizeof why) != KVT_OK) {
+        if (core_audit(sh->tenants[i].core, why, sizeof why) == KVT_EINTERNAL) {
             log_write(LOG_ERROR, "audit after %s: %s", after, why);
             abort();
         }

@@ -133,6 +133,14 @@ kvt_test(test_client_async SOURCES test_client_async.c fake_daemon.c ${client_te
          LABELS threads)
 kvt_test(e2e_async SOURCES e2e/async.c e2e/e2e.c LIBS kvtrunk_static kvt_oracle
          LABELS e2e threads NEEDS kvtrunkd TIMEOUT 300)
+# Every nth allocation and system call fails. Without sanitizers, whose own allocator must come first.
+if(NOT KVT_SANITIZE)
+    add_library(kvt_failing SHARED failing/shim.c)
+    target_link_libraries(kvt_failing PRIVATE ${CMAKE_DL_LIBS})
+    kvt_test(failing_client SOURCES failing/failing.c e2e/e2e.c LIBS kvtrunk_static kvt_oracle
+             ARGS client LABELS e2e NEEDS kvtrunkd kvt_failing TIMEOUT 300)
+    kvt_test(failing_daemon TARGET failing_client ARGS daemon LABELS e2e TIMEOUT 300)
+endif()
 kvt_test(test_client_faults SOURCES test_client_faults.c fake_daemon.c ${client_test} LABELS slow)
 
 kvt_test(test_codec_calls SOURCES test_codec_calls.c LIBS kvtrunk_static)
