@@ -169,7 +169,7 @@ void kvt_geometry_init(kvt_geometry *ret_geometry, uint32_t n_layers, uint32_t n
                        uint32_t head_dim, uint32_t page_tokens);
 
 /* KVT_OK, or KVT_EGEOMETRY / KVT_ELIMIT with a sentence that names the field, the value and the
- * range in why[0 .. why_bytes). why may be NULL. Pure. */
+ * range in why[0 .. why_bytes). why may be NULL. KVT_EINVAL: geometry is. Pure. */
 kvt_status kvt_geometry_check(const kvt_geometry *geometry, char *why, size_t why_bytes);
 
 /*

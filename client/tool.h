@@ -100,6 +100,7 @@ int tool_lines(char *lines, int json, const char *nothing);
 
 typedef struct tool_daemon {
     pid_t pid; /* 0: none runs */
+    int lock;  /* on the folder */
     char folder[128];
     char socket[160];
     char config[160];

@@ -11,7 +11,9 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -153,15 +155,53 @@ static int run(tool_daemon *d, uint64_t arena_bytes) {
 }
 
 /* With all that is in it: a daemon that was killed leaves its arena, a worker its staging file. */
-static void remove_folder(const tool_daemon *d) {
-    DIR *folder = opendir(d->folder);
+static void remove_all(const char *path) {
+    DIR *folder = opendir(path);
     if (folder) {
         for (struct dirent *entry; (entry = readdir(folder));)
             if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
                 unlinkat(dirfd(folder), entry->d_name, 0);
         closedir(folder);
     }
-    rmdir(d->folder);
+    rmdir(path);
+}
+
+static void remove_folder(tool_daemon *d) {
+    remove_all(d->folder);
+    close(d->lock);
+}
+
+/* Locks a folder of ours; -1: somebody else has it, or it is not ours, or not there. The lock
+ * ends with this process, as its daemon and its workers do. */
+static int lock_folder(const char *path) {
+    struct stat st, named;
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return -1;
+    if (fstat(fd, &st) == 0 && st.st_uid == geteuid() && flock(fd, LOCK_EX | LOCK_NB) == 0 &&
+        lstat(path, &named) == 0 && named.st_ino == st.st_ino)
+        return fd;
+    close(fd);
+    return -1;
+}
+
+/* Of runs that were killed: nobody else would remove what they left in memory. */
+static void remove_leftovers(const char *place) {
+    DIR *folder = opendir(place);
+    if (!folder)
+        return;
+    for (struct dirent *entry; (entry = readdir(folder));) {
+        char path[PATH_MAX];
+        if (strncmp(entry->d_name, "kvtrunk-replay-", 15) != 0)
+            continue;
+        snprintf(path, sizeof path, "%s/%s", place, entry->d_name);
+        int lock = lock_folder(path);
+        if (lock < 0)
+            continue;
+        remove_all(path);
+        close(lock);
+    }
+    closedir(folder);
 }
 
 /* In memory, where the arena should be; else where temporary files go. */
@@ -171,8 +211,16 @@ static int make_folder(tool_daemon *d) {
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         /* A socket's address holds 107 bytes. */
         int n = snprintf(d->folder, sizeof d->folder, "%s/kvtrunk-replay-XXXXXX", places[i]);
-        if (n < 80 && mkdtemp(d->folder))
+        if (n >= 80)
+            continue;
+        remove_leftovers(places[i]);
+        if (!mkdtemp(d->folder))
+            continue;
+        /* Another run may take a new folder for a leftover, up to here. */
+        d->lock = lock_folder(d->folder);
+        if (d->lock >= 0)
             return TOOL_OK;
+        rmdir(d->folder);
     }
     return tool_fail(TOOL_SYSTEM, "a folder in /tmp cannot be made: %s", strerror(errno));
 }

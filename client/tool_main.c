@@ -34,7 +34,7 @@ static const char tail[] =
     "\n"
     "Exit codes: 0 it went well; 1 the job came out wrong (wrong bytes, a worker or the daemon\n"
     "died); 2 usage; 3 no daemon answers; 4 a file cannot be read or does not parse; 5 the system\n"
-    "failed (memory, processes, files).\n"
+    "failed (memory, processes, files, permission).\n"
     "\n"
     "`kvtrunk COMMAND --help` says more; so do kvtrunk(1), kvtrunkd(8) and kvtrunk.h.\n";
 
@@ -75,6 +75,7 @@ int tool_code(kvt_status status) {
         return TOOL_BAD_INPUT;
     case KVT_ENOMEM:
     case KVT_EIO:
+    case KVT_EDENIED:
         return TOOL_SYSTEM;
     default:
         return TOOL_FAILED;

@@ -112,8 +112,9 @@ static int print_tree(char *lines) {
     if (nest.realms == 0)
         printf("nobody has registered a realm yet, so nothing is held\n");
     else
-        printf("\n%s pages in %s runs\n", tool_number((uint64_t)nest.pages),
-               tool_number((uint64_t)nest.runs));
+        printf("\n%s page%s in %s run%s\n", tool_number((uint64_t)nest.pages),
+               nest.pages == 1 ? "" : "s", tool_number((uint64_t)nest.runs),
+               nest.runs == 1 ? "" : "s");
     return TOOL_OK;
 }
 

@@ -54,6 +54,9 @@ kvt_status kvt_transport_call(kvt_transport *t, kvt_message *request, uint64_t d
  */
 void kvt_transport_cancel(kvt_transport *t, kvt_cancel_flag *cancel);
 
+/* For tests: as if the time of every call that is under way were over. */
+void kvt_transport_expire(kvt_transport *t);
+
 /* Is there a connection at the moment? */
 int kvt_transport_connected(kvt_transport *t);
 

@@ -61,6 +61,7 @@ typedef struct slot {
     nng_aio *aio;
     slot_state state;              /* what the aio may be doing */
     const kvt_cancel_flag *cancel; /* of the call; may be NULL */
+    int expired;                   /* its time is over, whatever the clock says */
 } slot;
 
 /* All of it under the transport's lock. */
@@ -85,6 +86,7 @@ struct kvt_transport {
     uint32_t refs;   /* the client's, and one of each uplink that is not closed yet */
     uplink *links;   /* the newest first */
     uint64_t number; /* of the newest request */
+    uint64_t n_expired;
     int stopped;
 };
 
@@ -317,8 +319,12 @@ static int nobody_listens(const kvt_transport *t) {
 }
 
 static kvt_status no_connection(const kvt_transport *t, int error) {
-    return kvt_error(error == EACCES ? KVT_EDENIED : KVT_ECONN,
-                     "no daemon at %s: %s. Is kvtrunkd running, and is this its socket?",
+    if (error == EACCES)
+        return kvt_error(KVT_EDENIED,
+                         "%s: permission denied. This user may not use the daemon there: be the "
+                         "user whom it serves, or add this uid to its \"uids\"",
+                         t->address.sun_path);
+    return kvt_error(KVT_ECONN, "no daemon at %s: %s. Is kvtrunkd running, and is this its socket?",
                      t->address.sun_path, strerror(error));
 }
 
@@ -335,13 +341,14 @@ static int is_canceled(const kvt_cancel_flag *cancel) {
 static kvt_status wait_connected(kvt_transport *t, uint64_t deadline_ms,
                                  const kvt_cancel_flag *cancel) {
     kvt_status status = KVT_OK;
+    uint64_t n_expired = t->n_expired;
     while (status == KVT_OK && !t->stopped && !is_canceled(cancel) &&
            !(t->links && t->links->connected)) {
         uint64_t now_ms = kvt_now_ms();
         int error = nobody_listens(t);
         if (error)
             return no_connection(t, error);
-        if (now_ms >= deadline_ms)
+        if (now_ms >= deadline_ms || n_expired != t->n_expired)
             return kvt_error(KVT_ECONN, "the daemon at %s does not take connections in time",
                              t->address.sun_path);
         int stuck = t->links && is_stuck(t->links);
@@ -458,18 +465,22 @@ static slot *slot_take(uplink *l) {
     return s;
 }
 
-/* lost: what was learned says that the connection which the call began with is gone. */
-static void slot_give(kvt_transport *t, slot *s, int lost) {
+/* lost: what was learned says that the connection which the call began with is gone. Returns
+ * whether the call had expired. */
+static int slot_give(kvt_transport *t, slot *s, int lost) {
     uplink *l = s->link;
     pthread_mutex_lock(&t->lock);
+    int expired = s->expired;
     s->state = SLOT_IDLE;
     s->cancel = NULL;
+    s->expired = 0;
     s->next_free = l->free_slots;
     l->free_slots = s;
     if (lost && !l->closing && l->n_pipes == s->n_pipes)
         link_lost(l);
     link_leave(l);
     pthread_mutex_unlock(&t->lock);
+    return expired;
 }
 
 /* Waits for what was begun. */
@@ -530,7 +541,7 @@ static kvt_status send_request(kvt_transport *t, nng_msg *msg, uint64_t deadline
         /* It never left the queue: the message is ours again, and may go by another pipe. */
         int late = kvt_now_ms() >= deadline_ms;
         msg = nng_aio_get_msg(s->aio);
-        slot_give(t, s, error != NNG_ECANCELED && !(error == NNG_ETIMEDOUT && late));
+        late |= slot_give(t, s, error != NNG_ECANCELED && !(error == NNG_ETIMEDOUT && late));
         if (late || error == NNG_ENOMEM) {
             nng_msg_free(msg);
             return late ? timed_out(t) : kvt_error_plain(KVT_ENOMEM);
@@ -540,7 +551,7 @@ static kvt_status send_request(kvt_transport *t, nng_msg *msg, uint64_t deadline
 
 static int begin_receive(kvt_transport *t, slot *s, uint64_t deadline_ms) {
     pthread_mutex_lock(&t->lock);
-    int there = !t->stopped && !s->link->closing && !is_canceled(s->cancel);
+    int there = !t->stopped && !s->link->closing && !s->expired && !is_canceled(s->cancel);
     if (there) {
         s->state = SLOT_RECEIVING;
         nng_aio_set_timeout(s->aio, left_ms(deadline_ms, INT32_MAX));
@@ -551,18 +562,31 @@ static int begin_receive(kvt_transport *t, slot *s, uint64_t deadline_ms) {
 }
 
 /* What ended the wait for a reply. */
-static kvt_status not_received(kvt_transport *t, int error, const kvt_cancel_flag *cancel) {
+static kvt_status not_received(kvt_transport *t, int error, int expired,
+                               const kvt_cancel_flag *cancel) {
     pthread_mutex_lock(&t->lock);
     int stopped = t->stopped;
     pthread_mutex_unlock(&t->lock);
     if (stopped)
         return kvt_error_plain(KVT_ECLOSED);
-    if (error == NNG_ETIMEDOUT)
+    if (error == NNG_ETIMEDOUT || (error == NNG_ECANCELED && expired))
         return timed_out(t);
     if (error == NNG_ECANCELED && is_canceled(cancel))
         return kvt_error_plain(KVT_ECANCELED);
     return kvt_error(KVT_ECONN, "the connection to the daemon at %s broke during the call",
                      t->address.sun_path);
+}
+
+void kvt_transport_expire(kvt_transport *t) {
+    pthread_mutex_lock(&t->lock);
+    t->n_expired++;
+    for (uplink *l = t->links; l; l = l->next) {
+        for (slot *s = l->slots; s; s = s->next)
+            s->expired = s->state != SLOT_IDLE;
+        link_cancel(l, 1);
+    }
+    pthread_cond_broadcast(&t->changed);
+    pthread_mutex_unlock(&t->lock);
 }
 
 void kvt_transport_cancel(kvt_transport *t, kvt_cancel_flag *cancel) {
@@ -590,6 +614,6 @@ kvt_status kvt_transport_call(kvt_transport *t, kvt_message *request, uint64_t d
     int error = begin_receive(t, s, deadline_ms) ? finish(s) : NNG_ECANCELED;
     if (!error)
         *ret_reply = (kvt_message *)(void *)nng_aio_get_msg(s->aio);
-    slot_give(t, s, error && error != NNG_ETIMEDOUT && error != NNG_ECANCELED);
-    return error ? not_received(t, error, cancel) : KVT_OK;
+    int expired = slot_give(t, s, error && error != NNG_ETIMEDOUT && error != NNG_ECANCELED);
+    return error ? not_received(t, error, expired, cancel) : KVT_OK;
 }

@@ -119,7 +119,7 @@ static void remove_leftovers(const char *dir, const char *own_prefix) {
         closedir(entries);
 }
 
-static kvt_status gid_of(const char *group, uint32_t *ret_gid, char *why, size_t why_bytes) {
+kvt_status arena_group_gid(const char *group, uint32_t *ret_gid, char *why, size_t why_bytes) {
     char buffer[4096], *end;
     struct group entry, *found = NULL;
     *ret_gid = UINT32_MAX;
@@ -297,7 +297,7 @@ kvt_status arena_open(const arena_wish *wish, char *why, size_t why_bytes, arena
     arena_have have = {.lock = -1};
     uint32_t gid;
     char prefix[40];
-    kvt_status status = gid_of(wish->values->arena_group, &gid, why, why_bytes);
+    kvt_status status = arena_group_gid(wish->values->arena_group, &gid, why, why_bytes);
     if (status != KVT_OK)
         return status;
     snprintf(prefix, sizeof prefix, "kvtrunk-%016" PRIx64 "-", hash_of(wish->instance));

@@ -34,6 +34,10 @@ typedef struct arena_have {
  */
 kvt_status arena_open(const arena_wish *wish, char *why, size_t why_bytes, arena_have *ret_arena);
 
+/* The number of a group by name, or by its number; UINT32_MAX for "". KVT_EINVAL: this system knows
+ * no such group. */
+kvt_status arena_group_gid(const char *group, uint32_t *ret_gid, char *why, size_t why_bytes);
+
 /* Pages for so many bytes of data, as max_pages = 0 has it. Pure. */
 uint32_t arena_auto_pages(uint64_t data_bytes);
 /* Bytes of the file that "auto" takes of this room. Pure. */

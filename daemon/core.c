@@ -410,6 +410,10 @@ int core_is_idle(const core *c) {
            (!c->draining || spill_is_over(c));
 }
 
+void core_move_arena(core *c, const char *path) {
+    snprintf(c->arena_path, sizeof c->arena_path, "%s", path);
+}
+
 uint64_t core_boot_id(const core *c) {
     return c->config.boot_id;
 }

@@ -406,6 +406,9 @@ uint32_t core_would_hold(const core *c, uint32_t realm, const uint32_t *tokens, 
 
 uint64_t core_boot_id(const core *c);
 
+/* The arena's file is to be found there from now on; told to those who say HELLO. */
+void core_move_arena(core *c, const char *path);
+
 /*
  * Walks everything and checks that it agrees: the audits of tree, page table and frames; each
  * node's page and each page's node; held nodes have sealed pages with a frame of their own, and all

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum {
@@ -22,6 +23,7 @@ enum {
     PROBE_EVERY_MS = 1000,
     PROBE_TIMEOUT_MS = 2000, /* nng itself pauses up to 100 ms after a failed accept */
     PROBES_BUSY = 8,         /* in a row, until a full queue counts as a dead listener */
+    PROBES_SILENT = 2,       /* in a row: a loaded machine may leave one without an answer */
     REPLACE_PAUSE_MS = 8000, /* the longest between two replacements */
     REPLACE_CALM_MS = 60000, /* after so long without one, the next is at once */
     STATUS_EVERY_MS = 10000,
@@ -175,17 +177,44 @@ static void replace_listener(shell *sh, uint64_t now_ms, const char *what) {
     }
 }
 
+/*
+ * Somebody removed the arena's file: whoever has mapped it keeps it, and those who come find it
+ * among the daemon's descriptors, as far as the system lets them look there (the same user, root).
+ */
+static void look_for_arena(tenant *t) {
+    struct stat named, ours;
+    char path[64];
+    if (t->arena_gone || t->arena_lock < 0 || fstat(t->arena_lock, &ours) != 0)
+        return;
+    int is_there = lstat(t->arena_path, &named) == 0;
+    if (is_there ? named.st_ino == ours.st_ino && named.st_dev == ours.st_dev : errno != ENOENT)
+        return;
+    t->arena_gone = 1;
+    snprintf(path, sizeof path, "/proc/%ld/fd/%d", (long)getpid(), t->arena_lock);
+    core_move_arena(t->core, path);
+    log_write(LOG_ERROR,
+              "%s was removed by somebody. Workers that connect from now on map it as %s, which "
+              "those of other users cannot: start the daemon again",
+              t->arena_path, path);
+}
+
 static void probe_ended(shell *sh, uint64_t now_ms) {
+    for (uint32_t i = 0; i < sh->n_tenants; i++)
+        look_for_arena(&sh->tenants[i]); /* as often as for the socket */
     sh->probes_busy = sh->probe.state == PROBE_BUSY ? sh->probes_busy + 1 : 0;
     if (sh->probe.state == PROBE_ANSWERED) {
         sh->listen_failed = 0;
         server_close_idle_listeners(sh->server);
     } else if (sh->probe.state == PROBE_NO_SOCKET) {
         replace_listener(sh, now_ms, "nobody listens there any more");
+    } else if (sh->probe.state == PROBE_SILENT && ++sh->probes_silent < PROBES_SILENT) {
+        /* asked again at the next turn */
     } else if (sh->probe.state != PROBE_BUSY || sh->probes_busy >= PROBES_BUSY) {
         replace_listener(sh, now_ms, "the listener does not answer");
         sh->probes_busy = 0;
     }
+    if (sh->probe.state != PROBE_SILENT)
+        sh->probes_silent = 0;
     sh->probe.state = PROBE_IDLE;
     sh->probe_due_ms = now_ms + PROBE_EVERY_MS;
 }
@@ -200,7 +229,7 @@ static void probe_tick(shell *sh, uint64_t now_ms) {
     }
     if (sh->probe.state == PROBE_WAITING && now_ms >= sh->probe_due_ms) {
         probe_stop(&sh->probe);
-        sh->probe.state = PROBE_FAILED;
+        sh->probe.state = PROBE_SILENT;
     }
     if (sh->probe.state != PROBE_IDLE && sh->probe.state != PROBE_WAITING)
         probe_ended(sh, now_ms);

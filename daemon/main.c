@@ -1,5 +1,6 @@
 /* main.c - kvtrunkd: what the command line asks for. */
 #include "daemon/disk_helper.h"
+#include "daemon/arena_open.h"
 #include "daemon/log.h"
 #include "daemon/notify.h"
 #include "daemon/params_print.h"
@@ -58,6 +59,16 @@ static int serve(const options *o, const config *c) {
     return code;
 }
 
+/* Are there the groups that arenas are to be given to? Not a matter of the file alone, so the
+ * configuration's own check does not ask. */
+static kvt_status groups_check(const config *c, char *why, size_t why_bytes) {
+    uint32_t gid;
+    kvt_status status = arena_group_gid(c->values.arena_group, &gid, why, why_bytes);
+    for (uint32_t i = 0; i < c->n_tenants && status == KVT_OK; i++)
+        status = arena_group_gid(c->tenants[i].values.arena_group, &gid, why, why_bytes);
+    return status;
+}
+
 int main(int argc, char **argv) {
     char why[CONFIG_WHY_BYTES];
     static options o;
@@ -88,6 +99,8 @@ int main(int argc, char **argv) {
         break;
     }
     if (options_config(&o, (uint32_t)geteuid(), &c, why, sizeof why) != KVT_OK)
+        return refuse(EXIT_CODE_CONFIG, why);
+    if (groups_check(&c, why, sizeof why) != KVT_OK)
         return refuse(EXIT_CODE_CONFIG, why);
     if (o.task == TASK_CHECK_CONFIG) {
         printf("the configuration is good\n");

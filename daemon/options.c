@@ -14,6 +14,10 @@ static kvt_status add_set(options *o, const char *option, const char *key, const
                  OPTIONS_MAX_SETS);
         return KVT_EINVAL;
     }
+    if (!key && !strchr(text, '=')) {
+        snprintf(why, why_bytes, "%s %.64s: it needs KEY=VALUE", option, text);
+        return KVT_EINVAL;
+    }
     o->sets[o->n_sets].option = option;
     o->sets[o->n_sets].key = key;
     o->sets[o->n_sets++].text = text;

@@ -22,6 +22,7 @@ typedef enum probe_state {
     PROBE_NO_SOCKET, /* nothing at the path, or nobody listens there */
     PROBE_BUSY,      /* the listener's queue is full, or no descriptor was to be had */
     PROBE_FAILED,    /* the connection was closed, or answered with something else */
+    PROBE_SILENT,    /* no answer in time; set by who keeps the time */
 } probe_state;
 
 typedef struct probe {

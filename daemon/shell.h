@@ -41,7 +41,8 @@ typedef struct tenant {
     kvt_arena_header arena;
     kvt_device *device;
     char arena_where[96];
-    int arena_lock; /* -1: none */
+    int arena_lock; /* -1: none; open for reading */
+    int arena_gone; /* its name is */
     uint32_t max_pages;
     tier_host host;
     watch *watch;
@@ -77,7 +78,8 @@ struct shell {
     probe probe;
     uint64_t probe_due_ms; /* start of the next one, or end of the one under way */
     uint32_t probes_busy;  /* in a row */
-    int listen_failed;     /* and was logged */
+    uint32_t probes_silent;
+    int listen_failed;                         /* and was logged */
     uint64_t replace_due_ms, replace_pause_ms; /* of listeners */
     uint32_t own_pipes[SERVER_OWN_PIPES];
     uint64_t watchdog_due_ms, status_due_ms;

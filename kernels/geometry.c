@@ -95,6 +95,8 @@ static kvt_status check_groups(const kvt_geometry *g, char *why, size_t why_byte
 }
 
 kvt_status kvt_geometry_check(const kvt_geometry *geometry, char *why, size_t why_bytes) {
+    if (!geometry)
+        return kvt_say(why, why_bytes, KVT_EINVAL, "the geometry is NULL");
     kvt_status status = check_counts(geometry, why, why_bytes);
     if (status == KVT_OK)
         status = check_choices(geometry, why, why_bytes);

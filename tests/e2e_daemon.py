@@ -492,6 +492,8 @@ def case_bad_input(folder):
     refused(folder, "--config", "/no/such/file", code=3, says=["/no/such/file", "No such file"])
     refused(folder, "--set", "arenas=1GiB", code=3, says=['did you mean "arena"?'])
     refused(folder, "--socket", code=2, says=["--socket needs a value"])
+    refused(folder, "--set", "arena", code=2, says=["--set arena: it needs KEY=VALUE"])
+    refused(folder, "--check-config", "--set", "arena_group=nosuchgroup", code=3, says=["nosuchgroup"])
     refused(folder, "--sockets=/x", code=2, says=["--sockets=/x is no option"])
     refused(folder, "extra", code=2, says=['"extra"'])
     refused(folder, "--ready-fd", "77", code=2, says=["no open file descriptor"])
@@ -513,6 +515,24 @@ def case_bad_input(folder):
         file.write(done.stdout)
     subprocess.run([DAEMON, "--config", config, "--check-config"], check=True,
                    stdout=subprocess.DEVNULL)
+
+
+def case_arena_removed(folder):
+    """Whoever comes after somebody has removed the arena's file is served all the same."""
+    d = Daemon(folder, "--set", "arena=16MiB")
+    trace = os.path.join(folder, "trace")
+    with open(trace, "w", encoding="ascii") as file:
+        file.write("# PCT1 block_tokens=512 requests=2 source=made\n0 512 1 - 0+1\n1 512 1 - 0+1\n")
+    arena = d.status()["arena_path"]
+    replay = [os.path.join(BUILD, "client", "kvtrunk"), "replay", trace, "--connect", d.path,
+              "--json"]
+    subprocess.run(replay, check=True, stdout=subprocess.DEVNULL, timeout=HANG_S)
+    os.unlink(arena)
+    until(lambda: f"{arena} was removed by somebody" in d.log(), "it was noticed")
+    done = subprocess.run(replay, check=True, stdout=subprocess.PIPE, timeout=HANG_S)
+    check(json.loads(done.stdout)["requests"] == 2, done.stdout)
+    check(d.log().count("was removed by somebody") == 1, "said once")
+    d.finish()
 
 
 def case_auto_arena(folder):

@@ -7,9 +7,11 @@
 #include "tests/client_kit.h"
 
 #include <nng/nng.h>
+#include <pthread.h>
 #include <unistd.h>
 
-enum { SHORT_MS = 60 }; /* a time-out that is meant to pass */
+/* A time-out that passes in any case, since nothing comes of the call. */
+enum { SHORT_MS = 60 };
 
 static fake_daemon fake;
 static kit_kv ours, theirs, out;
@@ -28,16 +30,33 @@ static void end(void) {
     fake_close(&fake);
 }
 
-static kvt_client *open_short(void) {
-    kvt_client *client = kit_open(&fake);
-    client->timeout_ms = SHORT_MS;
-    return client;
+/* Time is over for a call when its message has come to the daemon, however long that takes. */
+typedef struct expirer {
+    kvt_client *client;
+    kvt_op op;
+    int seen;
+    pthread_t thread;
+} expirer;
+
+static void *expire(void *argument) {
+    expirer *e = argument;
+    fake_wait_seen(&fake, e->op, e->seen);
+    kvt_transport_expire(e->client->transport);
+    return NULL;
 }
 
-/* A call may take as long as it wants again. */
-static void patient(kvt_client *client) {
-    client->timeout_ms = 20000;
+static expirer expire_at(kvt_client *client, kvt_op op) {
+    return (expirer){.client = client, .op = op, .seen = fake_seen(&fake, op) + 1};
 }
+
+/* The call sends an `op` that is not answered. */
+#define CHECK_EXPIRES(client, op, call)                                                            \
+    do {                                                                                           \
+        expirer expirer_ = expire_at(client, op);                                                  \
+        CHECK(pthread_create(&expirer_.thread, NULL, expire, &expirer_) == 0);                     \
+        CHECK_STATUS(call, KVT_ETIMEDOUT);                                                         \
+        CHECK(pthread_join(expirer_.thread, NULL) == 0);                                           \
+    } while (0)
 
 static uint64_t last_number(kvt_op op) {
     pthread_mutex_lock(&fake.lock);
@@ -83,28 +102,25 @@ static int op_before(uint32_t n) {
 static void test_cancel(void) {
     static const fake_trick tricks[] = {FAKE_LOSE_REPLY, FAKE_LOSE_REQUEST};
     begin();
-    kvt_client *client = open_short();
+    kvt_client *client = kit_open(&fake);
     kit_hold(&fake, &ours, 32);
     for (size_t i = 0; i < sizeof tricks / sizeof *tricks; i++) {
         kvt_lease *lease = NULL, *branch = NULL;
         fake_do(&fake, KVT_OP_ACQUIRE, tricks[i], 1);
-        CHECK_EQ(kvt_acquire(client, kit_tokens(32), 32, KVT_CLAIM, &lease), KVT_ETIMEDOUT);
+        CHECK_EXPIRES(client, KVT_OP_ACQUIRE,
+                      kvt_acquire(client, kit_tokens(32), 32, KVT_CLAIM, &lease));
         CHECK_EQ(fake_leases(&fake), tricks[i] == FAKE_LOSE_REPLY);
         uint64_t lost = last_number(KVT_OP_ACQUIRE);
-        patient(client);
         lease = kit_acquire(client, 32, KVT_CLAIM);
         CHECK(fake.cancelled == lost);
         CHECK_EQ(op_before(0), KVT_OP_ACQUIRE);
         CHECK_EQ(op_before(1), KVT_OP_CANCEL);
         CHECK_EQ(fake_leases(&fake), 1);
-        client->timeout_ms = SHORT_MS;
         fake_do(&fake, KVT_OP_FORK, tricks[i], 1);
-        CHECK_EQ(kvt_fork(lease, 20, &branch), KVT_ETIMEDOUT);
-        patient(client);
+        CHECK_EXPIRES(client, KVT_OP_FORK, kvt_fork(lease, 20, &branch));
         CHECK_STATUS(kvt_release(lease), KVT_OK);
         CHECK(fake.cancelled == last_number(KVT_OP_FORK));
         CHECK_EQ(fake_leases(&fake), 0);
-        client->timeout_ms = SHORT_MS;
     }
     kvt_close(client);
     end();
@@ -113,15 +129,14 @@ static void test_cancel(void) {
 /* The undoing itself may get no answer: it is done again. */
 static void test_cancel_lost(void) {
     begin();
-    kvt_client *client = open_short();
+    kvt_client *client = kit_open(&fake);
     kvt_lease *lease = NULL;
     fake_do(&fake, KVT_OP_ACQUIRE, FAKE_LOSE_REPLY, 1);
-    CHECK_EQ(kvt_acquire(client, kit_tokens(32), 32, 0, &lease), KVT_ETIMEDOUT);
+    CHECK_EXPIRES(client, KVT_OP_ACQUIRE, kvt_acquire(client, kit_tokens(32), 32, 0, &lease));
     fake_do(&fake, KVT_OP_CANCEL, FAKE_LOSE_REQUEST, 1);
-    CHECK_EQ(kvt_acquire(client, kit_tokens(32), 32, 0, &lease), KVT_ETIMEDOUT);
+    CHECK_EXPIRES(client, KVT_OP_CANCEL, kvt_acquire(client, kit_tokens(32), 32, 0, &lease));
     CHECK_EQ(fake_seen(&fake, KVT_OP_ACQUIRE), 1); /* not before that is undone */
     CHECK_EQ(fake_leases(&fake), 1);
-    patient(client);
     lease = kit_acquire(client, 32, 0);
     CHECK_EQ(fake_seen(&fake, KVT_OP_CANCEL), 2);
     CHECK_EQ(fake_leases(&fake), 1);
@@ -139,11 +154,9 @@ static void test_release_lost(void) {
         kvt_lease *one = kit_acquire(client, 32, 0), *two = kit_acquire(client, 16, 0);
         int n = fake_seen(&fake, KVT_OP_RELEASE);
         fake_do(&fake, KVT_OP_RELEASE, tricks[i], 1);
-        client->timeout_ms = SHORT_MS;
-        CHECK_EQ(kvt_release(one), KVT_ETIMEDOUT);
+        CHECK_EXPIRES(client, KVT_OP_RELEASE, kvt_release(one));
         fake_do(&fake, KVT_OP_RELEASE, FAKE_LOSE_REQUEST, 1);
-        CHECK_EQ(kvt_release(two), KVT_ETIMEDOUT); /* in undoing the first */
-        patient(client);
+        CHECK_EXPIRES(client, KVT_OP_RELEASE, kvt_release(two)); /* in undoing the first */
         CHECK_STATUS(kvt_release(kit_acquire(client, 1, 0)), KVT_OK);
         CHECK_EQ(fake_seen(&fake, KVT_OP_RELEASE), n + 4);
         CHECK_EQ(fake_leases(&fake), 0);
@@ -160,11 +173,12 @@ static void test_extend_lost(void) {
     kit_hold(&fake, &ours, 32);
     for (size_t i = 0; i < sizeof tricks / sizeof *tricks; i++) {
         kvt_lease *lease = kit_acquire(client, 32, KVT_CLAIM), *branch;
-        client->timeout_ms = SHORT_MS;
         fake_do(&fake, KVT_OP_ACQUIRE, tricks[i], 1);
-        CHECK_EQ(kvt_extend(lease, 32, kit_tokens(40) + 32, 8, KVT_CLAIM),
-                 tricks[i] == FAKE_CUT_AFTER ? KVT_ECONN : KVT_ETIMEDOUT);
-        patient(client);
+        if (tricks[i] == FAKE_CUT_AFTER)
+            CHECK_EQ(kvt_extend(lease, 32, kit_tokens(40) + 32, 8, KVT_CLAIM), KVT_ECONN);
+        else
+            CHECK_EXPIRES(client, KVT_OP_ACQUIRE,
+                          kvt_extend(lease, 32, kit_tokens(40) + 32, 8, KVT_CLAIM));
         CHECK_EQ(kit_decode(lease, &out, 0, 1), KVT_ESTALE);
         CHECK_EQ(kit_encode(lease, &ours, 2), KVT_ESTALE);
         CHECK_EQ(kvt_fork(lease, 1, &branch), KVT_ESTALE);
@@ -197,11 +211,9 @@ static void test_seal_lost(void) {
     CHECK_STATUS(kit_encode(lease, &ours, 0), KVT_OK);
     CHECK_STATUS(kit_encode(other, &ours, 0), KVT_OK);
     fake_do(&fake, KVT_OP_SEAL, FAKE_LOSE_REPLY, 1);
-    client->timeout_ms = SHORT_MS;
     size_t sealed = 9;
-    CHECK_EQ(kvt_seal(lease, &sealed), KVT_ETIMEDOUT);
+    CHECK_EXPIRES(client, KVT_OP_SEAL, kvt_seal(lease, &sealed));
     CHECK_EQ(sealed, 0);
-    patient(client);
     read_sealed(before, &n_before);
     /* Other slots of the file may be used; that one not. */
     for (size_t page = 1; page < 3; page++)
@@ -238,9 +250,7 @@ static void test_stage_lost(void) {
     kvt_lease *lease = kit_acquire(client, 16, KVT_CLAIM);
     CHECK_STATUS(kit_encode(lease, &ours, 0), KVT_OK);
     fake_do(&fake, KVT_OP_STAGE, FAKE_LOSE_REPLY, 1);
-    client->timeout_ms = SHORT_MS;
-    CHECK_EQ(kvt_seal(lease, NULL), KVT_ETIMEDOUT);
-    patient(client);
+    CHECK_EXPIRES(client, KVT_OP_STAGE, kvt_seal(lease, NULL));
     CHECK_STATUS(kit_encode(lease, &ours, 0), KVT_OK);
     CHECK_STATUS(kvt_seal(lease, NULL), KVT_OK);
     CHECK_EQ(kit_info(lease).held_tokens, 16);
@@ -317,13 +327,12 @@ static void test_cut_in_call(void) {
 /* HELLO is done and its answer lost: that connection has a session which nobody knows. */
 static void test_hello_lost(void) {
     begin();
-    kvt_client *client = open_short();
+    kvt_client *client = kit_open(&fake);
     kvt_lease *lease = kit_acquire(client, 32, 0);
     cut();
     fake_do(&fake, KVT_OP_HELLO, FAKE_LOSE_REPLY, 1);
     kvt_lease *other = NULL;
-    CHECK_EQ(kvt_acquire(client, kit_tokens(1), 1, 0, &other), KVT_ETIMEDOUT);
-    patient(client);
+    CHECK_EXPIRES(client, KVT_OP_HELLO, kvt_acquire(client, kit_tokens(1), 1, 0, &other));
     CHECK_STATUS(kvt_release(lease), KVT_OK); /* taken up a second time */
     CHECK_EQ(fake_seen(&fake, KVT_OP_REALM), 1);
     kvt_close(client);
@@ -372,14 +381,13 @@ static void test_not_resumed(void) {
 /* What is to be undone in a session that has ended is of no concern to the next. */
 static void test_undo_forgotten(void) {
     begin();
-    kvt_client *client = open_short();
+    kvt_client *client = kit_open(&fake);
     kvt_lease *lease = kit_acquire(client, 32, 0), *other = NULL;
     fake_do(&fake, KVT_OP_RELEASE, FAKE_LOSE_REQUEST, 1);
-    CHECK_EQ(kvt_release(lease), KVT_ETIMEDOUT);
+    CHECK_EXPIRES(client, KVT_OP_RELEASE, kvt_release(lease));
     fake_do(&fake, KVT_OP_ACQUIRE, FAKE_LOSE_REPLY, 1);
-    CHECK_EQ(kvt_acquire(client, kit_tokens(1), 1, 0, &other), KVT_ETIMEDOUT);
+    CHECK_EXPIRES(client, KVT_OP_ACQUIRE, kvt_acquire(client, kit_tokens(1), 1, 0, &other));
     int released = fake_seen(&fake, KVT_OP_RELEASE);
-    patient(client);
     fake_end_sessions(&fake);
     other = kit_acquire(client, 32, 0);
     /* The first of them met the end of the session; nothing went to the new one. */
@@ -448,14 +456,13 @@ static void test_boot_id(void) {
 /* Stopped between request and reply, and going on later: the late answers disturb nobody. */
 static void test_late_reply(void) {
     begin();
-    kvt_client *client = open_short();
+    kvt_client *client = kit_open(&fake);
     kvt_lease *lease = NULL;
     fake_do(&fake, KVT_OP_ACQUIRE, FAKE_HOLD, 3);
     for (int i = 0; i < 3; i++) {
         fake_do(&fake, KVT_OP_CANCEL, FAKE_HOLD, 0);
-        CHECK_EQ(kvt_acquire(client, kit_tokens(32), 32, 0, &lease), KVT_ETIMEDOUT);
+        CHECK_EXPIRES(client, KVT_OP_ACQUIRE, kvt_acquire(client, kit_tokens(32), 32, 0, &lease));
     }
-    patient(client);
     fake_let_go(&fake);
     lease = kit_acquire(client, 32, 0);
     CHECK_EQ(kit_info(lease).n_tokens, 32);
@@ -490,7 +497,7 @@ static void test_broken_frames(void) {
 /* A daemon that is stopped: the kernel takes the connection, nobody says a word. */
 static void test_deaf(void) {
     begin();
-    kvt_client *client = open_short(), *other = NULL;
+    kvt_client *client = kit_open(&fake), *other = NULL;
     kvt_realm realm = kit_realm();
     kvt_options options = kit_options(&fake);
     fake_deafen(&fake, 1);
@@ -499,11 +506,12 @@ static void test_deaf(void) {
     int n = fake.n_connections;
     fake_cut_all(&fake);
     kvt_lease *lease = NULL;
+    client->timeout_ms = SHORT_MS;
     CHECK_EQ(kvt_acquire(client, kit_tokens(3), 3, 0, &lease), KVT_ECONN);
     CHECK_EQ(kvt_acquire(client, kit_tokens(3), 3, 0, &lease), KVT_ECONN);
     fake_deafen(&fake, 0);
     wait_back(n);
-    patient(client);
+    client->timeout_ms = 20000;
     CHECK_STATUS(kvt_release(kit_acquire(client, 3, 0)), KVT_OK);
     kvt_close(client);
     end();

@@ -221,6 +221,33 @@ def keep_and_flush(path):
     check(json.loads(kvtrunk("status", "--json", *to).stdout)["counts"]["frames_used"] == 0, "")
 
 
+def not_ours():
+    """A daemon of root, and somebody whom it does not serve."""
+    if os.geteuid() != 0:
+        return
+    place = tempfile.mkdtemp(prefix="kvtrunk-tool-root-")
+    os.chmod(place, 0o755)
+    path = os.path.join(place, "k.sock")
+    program = shutil.copy(KVTRUNK, place)
+    ready, write_end = os.pipe()
+    daemon = subprocess.Popen([KVTRUNKD, "--socket", path, "--set", "arena=1MiB", "--ready-fd",
+                               str(write_end)], pass_fds=[write_end], stderr=subprocess.DEVNULL)
+    os.close(write_end)
+    try:
+        check(os.read(ready, 16) == b"READY\n", "the daemon did not come up")
+        done = subprocess.run([program, "status", "--socket", path], capture_output=True, text=True,
+                              check=False, timeout=GIVE_UP_S, user=65534, group=65534,
+                              extra_groups=[], cwd="/")
+        check(done.returncode == 5 and "permission denied" in done.stderr,
+              f"{done.returncode} {done.stderr}")
+        daemon.send_signal(signal.SIGTERM)
+        check(daemon.wait(GIVE_UP_S) == 0, "the daemon did not end well")
+    finally:
+        daemon.kill()
+        os.close(ready)
+        shutil.rmtree(place)
+
+
 def running(trace, *options):
     """A replay under way: tool, daemon, workers, and the daemon's folder."""
     tool = subprocess.Popen([KVTRUNK, "replay", trace, *options], stdout=subprocess.PIPE,
@@ -270,7 +297,8 @@ def ends():
         check(not alive, f"{what}: processes {alive} are still there")
         if what == "kill":  # nobody was left who could: but what takes memory is gone
             check(not glob.glob(its_folder + "/*.arena"), f"{its_folder} still holds an arena")
-            shutil.rmtree(its_folder)
+            expect(0, "wrong bytes", "replay", small_trace)
+            check(not os.path.exists(its_folder), f"{its_folder} was not removed by the next run")
         else:
             check(not os.path.exists(its_folder), f"{what}: {its_folder} is left behind")
 
@@ -282,6 +310,7 @@ def main():
         bad_files()
         no_daemon()
         reports()
+        not_ours()
         ends()
     finally:
         shutil.rmtree(folder)
