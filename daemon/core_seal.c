@@ -101,6 +101,20 @@ static void reply_seal(core *c, core_ticket ticket, uint64_t number, const lease
     reply_finish(c, ticket, KVT_OP_SEAL, number, &w);
 }
 
+/* Not one page of the message was taken: the figures say why. */
+static void refuse_full(core *c, request *rq) {
+    core_counts n;
+    core_count(c, &n);
+    refuse(
+        c, rq, KVT_EFULL,
+        "tenant %s has %llu of %llu bytes of its arena in use, in %llu pages, of which %llu are "
+        "leased or pinned and %llu can go: there is no room for one more. Release leases, unpin, "
+        "or enlarge its arena",
+        c->tenant, (unsigned long long)n.arena_used_bytes, (unsigned long long)n.arena_bytes,
+        (unsigned long long)n.frames_used, (unsigned long long)n.pages_pinned,
+        (unsigned long long)n.pages_evictable);
+}
+
 void serve_seal(core *c, request *rq) {
     kvt_seal_req req;
     if (kvt_wire_get_seal_req(rq->body, rq->n_bytes, &req) != KVT_OK) {
@@ -143,6 +157,10 @@ void serve_seal(core *c, request *rq) {
                       .first_page = first.page,
                       .next = next};
     job->refused = seal_take_all(c, s, l, &req, job);
+    if (job->n_copies == 0 && job->refused == KVT_EFULL && !is_held(c, c->path[0])) {
+        refuse_full(c, rq);
+        return;
+    }
     if (job->n_copies == 0) {
         reply_seal(c, rq->ticket, rq->header.number, l, job->refused, first.page);
         return;

@@ -395,7 +395,74 @@ static void test_contradictions(void) {
     CHECK_EQ(config_check(&c, 1000, why, sizeof why), KVT_OK);
 }
 
+/* --- tenants -----------------------------------------------------------------------------------
+ */
+
+static kvt_status parse_all(const char *text) {
+    kvt_status status = parse(text);
+    if (status == KVT_OK)
+        status = config_settle(&c, why, sizeof why);
+    return status == KVT_OK ? config_check(&c, 0, why, sizeof why) : status;
+}
+
+static void test_tenants(void) {
+    CHECK_MSG(parse_all("{\"tenants\": [\n"
+                        "  {\"name\": \"red\", \"uids\": [7, 8], \"arena\": \"2MiB\"},\n"
+                        "  {\"name\": \"blue\", \"gids\": [9], \"max_pins\": 3, // after its own\n"
+                        "   \"tree_tokens\": false}],\n"
+                        " \"arena\": \"1MiB\", \"max_sessions\": 11}") == KVT_OK,
+              "%s", why);
+    CHECK_EQ(c.n_tenants, 2);
+    const param_values *red = &c.tenants[0].values, *blue = &c.tenants[1].values;
+    CHECK(strcmp(red->tenant, "red") == 0 && strcmp(blue->tenant, "blue") == 0);
+    CHECK(red->n_uids == 2 && red->uids[1] == 8 && red->n_gids == 0);
+    CHECK(blue->n_uids == 0 && blue->n_gids == 1 && blue->gids[0] == 9);
+    CHECK(red->arena == 2 << 20 && blue->arena == 1 << 20); /* its own, and what stands beside */
+    CHECK(red->max_sessions == 11 && red->max_pins == 1024 && blue->max_pins == 3);
+    CHECK(red->tree_tokens == 1 && blue->tree_tokens == 0);
+    static const struct {
+        const char *text, *why, *more;
+    } bad[] = {
+        {"{\"tenants\": 1}", "f.json:1:13: \"tenants\" = 1: it needs a list of objects", ""},
+        {"{\"tenants\": [1]}", "f.json:1:14: \"tenants\" = 1: it needs a list of objects", ""},
+        {"{\"tenants\": [{\"nam\": 1}]}", "f.json:1:15: \"nam\": this key is not known",
+         "did you mean \"name\"?"},
+        {"{\"tenants\": [{\"uid\": 1}]}", "f.json:1:15: \"uid\"", "did you mean \"uids\"?"},
+        {"{\"tenants\": [{\"name\": \"a\"},\n{\"tenant\": \"b\"}]}", "f.json:2:2: \"tenant\"",
+         "stands beside"},
+        {"{\"tenants\": [{\"socket\": \"/a\"}]}", "f.json:1:15: \"socket\"",
+         "this stands beside \"tenants\""},
+        {"{\"tenants\": [{\"name\": \"a\", \"arena\": \"1GB\"}]}",
+         "f.json:1:37: \"arena\" = \"1GB\": \"GB\" is no unit", ""},
+        {"{\"tenants\": [{\"name\": \"a\", \"uids\": [1, \"nobody of this name\"]}]}",
+         "f.json:1:40: \"uids\"", "no such user"},
+        {"{\"tenants\": [\n {\"uids\": [1]}]}", "f.json:2:2: tenant without a name: it needs", ""},
+        {"{\"tenants\": [{\"name\": \"a\"}]}", "f.json:1:14: tenant a: nobody belongs to it", ""},
+        {"{\"tenants\": [{\"name\": \"a\", \"uids\": [1]}, {\"name\": \"a\", \"uids\": [2]}]}",
+         "f.json:1:42: tenant a: there are two of this name", ""},
+        {"{\"tenants\": [{\"name\": \"a\", \"uids\": [1]}, {\"name\": \"b\", \"uids\": [2, 1]}]}",
+         "f.json:1:42: tenant b: user 1 belongs to tenant a already", ""},
+        {"{\"tenants\": [{\"name\": \"a\", \"gids\": [1]}, {\"name\": \"b\", \"gids\": [1]}]}",
+         "f.json:1:42: tenant b: group 1 belongs to tenant a already", ""},
+        {"{\"uids\": [1], \"tenants\": [{\"name\": \"a\", \"uids\": [1]}]}",
+         "f.json:1:2: \"uids\" = [1] contradicts \"tenants\"", "in each of them"},
+        {"{\"tenants\": [{\"name\": \"a\", \"uids\": [1], \"arena_mode\": \"0644\"}]}",
+         "f.json:1:14: tenant a: \"arena_mode\" = \"0644\" would let every other tenant", ""},
+        {"{\"tenants\": [{\"name\": \"a\", \"uids\": [1], \"max_leases_total\": 1}]}",
+         "f.json:1:14: tenant a: ", "contradicts"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        CHECK_MSG(parse_all(bad[i].text) != KVT_OK, "%s", bad[i].text);
+        CHECK_MSG(strncmp(why, bad[i].why, strlen(bad[i].why)) == 0 && strstr(why, bad[i].more),
+                  "%s: %s", bad[i].text, why);
+    }
+    config_init(&c);
+    CHECK_EQ(config_set(&c, "--set", "tenants=a", why, sizeof why), KVT_EINVAL);
+    CHECK_MSG(strstr(why, "a file alone can say it"), "%s", why);
+}
+
 int main(void) {
+    test_tenants();
     test_table();
     test_default_file();
     test_taken();

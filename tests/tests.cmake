@@ -155,3 +155,6 @@ endif()
 kvt_test(e2e_watch SOURCES e2e/watch.c e2e/e2e.c LIBS kvtrunk_static kvt_oracle ARGS 2000
          LABELS e2e NEEDS kvtrunkd TIMEOUT 300)
 kvt_test(e2e_watch_long TARGET e2e_watch ARGS 100000 LABELS slow TIMEOUT 3600)
+# Users of its own: root alone can make them.
+kvt_test(e2e_tenants SOURCES e2e/tenants.c e2e/e2e.c LIBS kvtrunk_static kvt_oracle LABELS e2e
+         NEEDS kvtrunkd TIMEOUT 300)

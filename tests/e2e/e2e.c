@@ -73,8 +73,9 @@ void e2e_start(e2e_daemon *d, const char *const *settings) {
     choose_module();
     for (int i = 0; settings && settings[i] && i < 24; i++) {
         snprintf(args[i], sizeof args[i], "%s", settings[i]);
-        argv[n++] = (char *)"--set";
-        argv[n++] = args[i];
+        int is_file = strncmp(args[i], "config=", 7) == 0;
+        argv[n++] = (char *)(is_file ? "--config" : "--set");
+        argv[n++] = is_file ? args[i] + 7 : args[i];
     }
     argv[n] = NULL;
     d->pid = fork();

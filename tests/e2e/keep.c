@@ -174,16 +174,48 @@ static void adapters(e2e_daemon *d) {
     e2e_worker_close(&fresh);
 }
 
+/* Who has claimed pages and seals none is passed by; what he seals later is welcome if it is first,
+ * and no harm if it is not. */
+static void claims_expire(e2e_daemon *d) {
+    e2e_worker slow, quick;
+    uint32_t tokens[E2E_MAX_TOKENS];
+    kvt_lease *first, *second;
+    kvt_lease_info info;
+    make_path(11, tokens);
+    e2e_worker_open(&slow, d, 8, 20000);
+    e2e_worker_open(&quick, d, 9, 20000);
+    CHECK_EQ(kvt_acquire(slow.client, tokens, 4 * PAGE, KVT_CLAIM, &first), KVT_OK);
+    CHECK_EQ(kvt_acquire(quick.client, tokens, 4 * PAGE, KVT_CLAIM, &second), KVT_OK);
+    kvt_lease_get(second, &info);
+    CHECK_EQ(info.computing_tokens, 4 * PAGE);
+    CHECK_EQ(kvt_wait(second, 0, 19000), KVT_OK); /* until claim_ms is over, and no longer */
+    kvt_lease_get(second, &info);
+    CHECK_EQ(info.held_tokens, 0);
+    CHECK_EQ(info.computing_tokens, 0);
+    CHECK_EQ(info.claimed_tokens, 4 * PAGE);
+    CHECK(e2e_count(d, "claims_expired") >= 1);
+    CHECK_EQ(e2e_fill(&slow, first, tokens, 2), KVT_OK);
+    CHECK_EQ(e2e_fill(&quick, second, tokens, SIZE_MAX), KVT_OK);
+    CHECK_EQ(e2e_fill(&slow, first, tokens, SIZE_MAX), KVT_OK);
+    CHECK_EQ(e2e_read(&slow, first, tokens), KVT_OK);
+    CHECK_EQ(e2e_read(&quick, second, tokens), KVT_OK);
+    CHECK_EQ(kvt_release(first), KVT_OK); /* the lease itself has not expired */
+    CHECK_EQ(kvt_release(second), KVT_OK);
+    e2e_worker_close(&slow);
+    e2e_worker_close(&quick);
+}
+
 int main(void) {
     e2e_daemon d = {0};
     e2e_worker w;
-    const char *settings[] = {"arena=1MiB", "max_pages=400", NULL};
+    const char *settings[] = {"arena=1MiB", "max_pages=400", "claim_ms=300", NULL};
     e2e_start(&d, settings);
     e2e_worker_open(&w, &d, 1, 20000);
     pins(&d, &w);
     pins_outlive(&d);
     flush_while_read(&d, &w);
     adapters(&d);
+    claims_expire(&d);
     e2e_worker_close(&w);
     e2e_finish(&d);
     return 0;
