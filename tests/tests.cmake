@@ -130,6 +130,9 @@ kvt_test(test_client_threads SOURCES test_client_threads.c fake_daemon.c ${clien
          LABELS threads)
 kvt_test(test_client_async SOURCES test_client_async.c fake_daemon.c ${client_test}
          LABELS threads)
+kvt_test(e2e_books SOURCES e2e/books.c e2e/e2e.c LIBS kvtrunk_static kvt_oracle Threads::Threads
+         LABELS e2e NEEDS kvtrunkd TIMEOUT 300)
+kvt_test(e2e_books_long TARGET e2e_books ARGS 1 LABELS slow TIMEOUT 1800)
 kvt_test(e2e_async SOURCES e2e/async.c e2e/e2e.c LIBS kvtrunk_static kvt_oracle
          LABELS e2e threads NEEDS kvtrunkd TIMEOUT 300)
 # Every nth allocation and system call fails. Without sanitizers, whose own allocator must come first.
