@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The manual pages as they are built: kvtrunk(3) has every declaration of kvtrunk.h, each call with a
-text of its own; and no page of the four makes groff or man warn (where they are installed)."""
+text of its own; and no page of the four makes groff or mandoc warn (where they are installed). And the
+tests that FAULTS.md names exist."""
 import os
 import re
 import shutil
@@ -48,6 +49,19 @@ def check_page(page, code):
         check(f'.SH "{part}"' in page, f"kvtrunk(3) has no section {part}")
 
 
+def check_faults():
+    with open(f"{BUILD}/tests/CTestTestfile.cmake", encoding="utf-8") as file:
+        tests = set(re.findall(r"^add_test\(\[*=*\[?(\w+)", file.read(), flags=re.M))
+    with open(f"{SOURCE}/tests/FAULTS.md", encoding="utf-8") as file:
+        rows = [line.split("|") for line in file if line.startswith("| ")][2:]
+    check(len(rows) > 20 and len(tests) > 40, f"{len(rows)} faults, {len(tests)} tests")
+    for row in rows:
+        named = [name for name in re.findall(r"`(\w+)`", row[2]) if name != "build"]
+        check(named, f"FAULTS.md names no test for:{row[1]}")
+        for name in named:
+            check(name in tests, f"FAULTS.md names {name}, which is no test")
+
+
 def lint(page):
     """Warnings about the text itself: what a terminal lacks is not its fault."""
     commands = []
@@ -70,6 +84,7 @@ def main():
     with open(f"{SOURCE}/client/kvtrunk.h", encoding="utf-8") as file:
         code = without_comments(file.read())
     check_page(page, code)
+    check_faults()
     for failure in failures:
         print(failure)
     print(f"manuals: {len(PAGES)} pages, {len(failures)} failures")
