@@ -99,6 +99,7 @@ typedef struct core_job {
     /* WRITE, READ, ERASE */
     core_record *records; /* [n_copies] */
     uint32_t realm;       /* number; all records of a job are of one realm; SEAL: the core's own */
+    int raw16;            /* WRITE: pages of 16-bit elements, which the disk may store smaller */
     const uint8_t *realm_bytes;
     uint32_t n_realm_bytes; /* canonical; valid while it is submitted */
     void *owner;            /* whoever submitted it for the core; the core leaves it alone */

@@ -3,6 +3,7 @@
  * this: what goes has a copy below. What has none goes with its node alone (core_evict.c).
  */
 #include "daemon/core_state.h"
+#include "store/tier.h"
 
 #include <string.h>
 
@@ -168,7 +169,7 @@ int room_disk(core *c, uint64_t bytes) {
         for (uint32_t slot = 0, n = radix_slots(c->tree, node); slot < n; slot++) {
             const tier_page *at = tier_of(c, node_page(c, node, slot));
             if (at->flags & TIER_ON_DISK)
-                of_node += disk_bytes_of(at->bytes, at->n_tokens);
+                of_node += tier_record_bytes(at->bytes, at->n_tokens);
         }
         if (of_node == 0) /* what is the coldest is not what takes the room */
             break;

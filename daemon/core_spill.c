@@ -3,6 +3,7 @@
  * TIER_BATCH pages each, so that copying down never crowds out what workers wait for.
  */
 #include "daemon/core_state.h"
+#include "store/tier.h"
 
 #include <string.h>
 
@@ -22,6 +23,7 @@ core_job *tier_job(core *c, core_job_kind kind, uint32_t realm_slot) {
                       .records = job->records,
                       .shape = &r->shapes[0],
                       .realm = r->number,
+                      .raw16 = strcmp(r->names.codec, "f16") == 0 || !r->names.codec[0],
                       .realm_bytes = r->canonical,
                       .n_realm_bytes = r->n_bytes};
     return job;
@@ -210,7 +212,7 @@ static void write_start(core *c) {
         }
         if (job && job->realm != c->realms[at->realm].number)
             break;
-        if (!room_disk(c, disk_bytes_of(at->bytes, at->n_tokens)))
+        if (!room_disk(c, tier_record_bytes(at->bytes, at->n_tokens)))
             break;
         if (!job)
             job = tier_job(c, CORE_JOB_WRITE, at->realm);

@@ -404,11 +404,6 @@ void tiers_close(tiers *t);                      /* NULL is accepted */
 uint32_t page_slack(const core_config *config);  /* pages that only jobs may still hold */
 int is_resident(const core *c, radix_node node); /* a root, or its bytes are in the arena */
 tier_page *tier_of(const core *c, page_handle page);
-/* What a record takes of the disk, rounded up: whole blocks for the bytes, and its entry in the
- * index. */
-static inline uint64_t disk_bytes_of(uint32_t bytes, uint32_t n_tokens) {
-    return ((uint64_t)bytes + 16 + 4095) / 4096 * 4096 + 256 + 8 * (uint64_t)n_tokens;
-}
 void tier_sealed(core *c, page_handle page, uint32_t realm_slot, uint32_t slot, uint32_t bytes);
 void tier_placed(core *c, page_handle page); /* a copy came or went: list it anew */
 void tier_unlist(core *c, page_handle page); /* it leaves the tree */

@@ -20,6 +20,7 @@
  * the front, and is then put back by its new one. So a use costs nothing here.
  */
 #include "daemon/core_state.h"
+#include "store/tier.h"
 #include "kernels/say.h"
 
 #include <stdlib.h>
@@ -257,7 +258,7 @@ void tier_drop_host(core *c, page_handle page) {
 
 /* What the page takes, or is about to take, of the disk's budget. */
 static uint64_t charge(const tier_page *at) {
-    return at->flags & TIER_CHARGED ? disk_bytes_of(at->bytes, at->n_tokens) : 0;
+    return at->flags & TIER_CHARGED ? tier_record_bytes(at->bytes, at->n_tokens) : 0;
 }
 
 void tier_set_flags(core *c, page_handle page, uint32_t set, uint32_t clear) {

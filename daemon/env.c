@@ -30,7 +30,10 @@ static void env_send(void *context, core_ticket ticket, const void *message, siz
 static void env_submit(void *context, core_job *job) {
     tenant *t = context;
     job->owner = t;
-    jobs_submit(t->jobs, job);
+    if (job->kind == CORE_JOB_WRITE || job->kind == CORE_JOB_READ || job->kind == CORE_JOB_ERASE)
+        tier_disk_submit(t->disk, job);
+    else
+        jobs_submit(t->jobs, job);
 }
 
 static void env_cut(void *context, uint32_t pipe) {
@@ -52,6 +55,10 @@ static size_t env_report(void *context, const core *c, kvt_op op, uint32_t lines
                          size_t room) {
     tenant *t = context;
     uint32_t n_made = server_listeners(t->shell->server);
+    if (t->disk) {
+        tier_disk_count(t->disk, &t->disk_stats);
+        t->facts.on_disk = &t->disk_stats;
+    }
     t->facts.listeners_replaced = n_made > 0 ? n_made - 1 : 0;
     if (op == KVT_OP_PINS)
         return report_pins(c, lines, to, room);

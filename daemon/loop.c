@@ -381,6 +381,10 @@ static void serve_event(shell *sh, uint64_t data) {
     case LOOP_TAG_PROBE:
         probe_step(&sh->probe);
         break;
+    case LOOP_TAG_DISK:
+        tier_disk_step(sh->tenants[(uint32_t)data].disk);
+        audit(sh, "what the disk said");
+        break;
     default: /* the inbox is looked into after every wait */
         if (data >= LOOP_TAG_WATCH)
             watch_ended(sh->tenants[(data - LOOP_TAG_WATCH) >> 32].watch, (uint32_t)data);
@@ -406,6 +410,10 @@ static uint64_t tenants_tick(shell *sh) {
         for (uint32_t gone; (gone = watch_next_gone(t->watch)) != 0;)
             core_peer_gone(t->core, gone);
         due_ms = earlier(due_ms, core_tick(t->core));
+        if (t->disk && tier_disk_waits(t->disk)) {
+            tier_disk_step(t->disk);
+            due_ms = tier_disk_waits(t->disk) ? 0 : due_ms;
+        }
         due_ms = earlier(due_ms, tell_tick(t, shell_now_ms(NULL)));
     }
     return due_ms;

@@ -126,6 +126,24 @@ static int put_session(void *context, const core_session_info *session) {
 /* Room for what stands behind the list of sessions. */
 enum { STATUS_TAIL_BYTES = 32 };
 
+static void put_disk(json_writer *w, const disk_stats *stats) {
+    json_open(w, "disk", '{');
+    json_put_u64(w, "records", stats->records);
+    json_put_u64(w, "file_used_bytes", stats->bytes);
+    json_put_u64(w, "file_bytes", stats->file_bytes);
+    json_put_u64(w, "budget_bytes", stats->budget_bytes);
+    json_put_u64(w, "page_bytes", stats->page_bytes);
+    json_put_u64(w, "stored_bytes", stats->stored_bytes);
+    json_put_u64(w, "full", stats->full);
+    json_put_u64(w, "corrupt", stats->corrupt);
+    json_put_u64(w, "foreign", stats->foreign);
+    json_put_u64(w, "dropped", stats->dropped);
+    json_put_u64(w, "collisions", stats->collisions);
+    json_put_u64(w, "restarts", stats->restarts);
+    json_put_u64(w, "moved_aside", stats->moved_aside);
+    json_close(w, '}');
+}
+
 size_t report_status(const report_facts *facts, const core *c, uint64_t now_ms, char *to,
                      size_t room) {
     json_writer w;
@@ -144,6 +162,8 @@ size_t report_status(const report_facts *facts, const core *c, uint64_t now_ms, 
     json_put_u64(&w, "uptime_s", (now_ms - facts->started_ms) / 1000);
     json_put_u64(&w, "listeners_replaced", facts->listeners_replaced);
     put_counts(&w, c);
+    if (facts->on_disk)
+        put_disk(&w, facts->on_disk);
     put_config(&w, facts->values);
     json_open(&w, "sessions_open", '['); /* "sessions" is their number, a count */
     if (w.full)                          /* the room is less than what a message always has */

@@ -11,6 +11,7 @@
 #define KVT_DAEMON_REPORT_H
 
 #include "daemon/core.h"
+#include "daemon/disk.h"
 #include "daemon/params.h"
 
 /* What a report says beside what the core knows. */
@@ -23,6 +24,7 @@ typedef struct report_facts {
     const char *config_file; /* "": none */
     uint64_t started_ms;     /* on the clock of now_ms */
     uint64_t listeners_replaced;
+    const disk_stats *on_disk; /* NULL: there is none */
 } report_facts;
 
 /* Each returns the length, at most room (>= 64). */

@@ -19,6 +19,7 @@
 #include "daemon/report.h"
 #include "daemon/server_nng.h"
 #include "daemon/socket_path.h"
+#include "daemon/tier_disk.h"
 #include "daemon/tier_host.h"
 #include "daemon/watch.h"
 
@@ -26,6 +27,7 @@
 #define LOOP_TAG_INBOX  (UINT64_C(1) << 32)
 #define LOOP_TAG_SIGNAL (UINT64_C(2) << 32)
 #define LOOP_TAG_PROBE  (UINT64_C(3) << 32)
+#define LOOP_TAG_DISK   (UINT64_C(4) << 32)  /* the lower half is the tenant's index */
 #define LOOP_TAG_WATCH  (UINT64_C(64) << 32) /* and the tenant's index; the lower half: session */
 
 typedef struct shell shell;
@@ -45,10 +47,12 @@ typedef struct tenant {
     int arena_gone; /* its name is */
     uint32_t max_pages;
     tier_host host;
+    tier_disk *disk; /* NULL: none */
     watch *watch;
     jobs *jobs;
     core *core;
     report_facts facts;
+    disk_stats disk_stats;
 
     char events_path[SOCKET_PATH_BYTES]; /* "": nobody tells its events */
     publisher *publisher;
@@ -92,6 +96,11 @@ struct shell {
 int shell_open(shell *sh, const options *o, const config *c);
 /* Closes what is open. With a job that would not end, leaves the core and its threads to exit. */
 void shell_close(shell *sh);
+
+/* start_tiers.c: host and disk, after the arena; logs what is wrong, returns an exit code. And what
+ * records on disk may take in all, 0 without a disk. */
+int tenant_open_tiers(tenant *t);
+uint64_t tenant_disk_room(const tenant *t);
 
 /* loop.c: serves until it is told to stop. Returns an exit code. */
 int shell_run(shell *sh);

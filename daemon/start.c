@@ -20,7 +20,8 @@
 enum {
     INBOX_MESSAGES = 1024,
     INBOX_MESSAGE_BYTES = 64 << 20,
-    MIN_HOST_BYTES = 64 << 20, /* of the host tier, with a disk below it */
+    CLOSE_DISK_MS = 2000,
+    CLOSE_DISK_MS = 2000,
     OTHER_FILES =
         128, /* descriptors besides those of sessions: nng's, connections that come and go */
 };
@@ -161,27 +162,6 @@ static int open_arena(tenant *t) {
     return EXIT_CODE_OK;
 }
 
-/* The lower tiers. Pages that they hold are known beside those of the arena. */
-static int open_tiers(tenant *t) {
-    const param_values *v = t->values;
-    char why[1024];
-    uint64_t bytes = v->host;
-    if (v->disk_dir[0] && bytes < MIN_HOST_BYTES)
-        bytes = MIN_HOST_BYTES;
-    if (bytes == 0)
-        return EXIT_CODE_OK;
-    bytes = (bytes + FRAMES_GRANULE_BYTES - 1) / FRAMES_GRANULE_BYTES * FRAMES_GRANULE_BYTES;
-    notify_send("STATUS=touching %llu MiB of host tier", (unsigned long long)bytes >> 20);
-    if (tier_host_open(bytes, why, sizeof why, &t->host) != KVT_OK) {
-        log_write(LOG_ERROR, "%s", why);
-        return EXIT_CODE_MEMORY;
-    }
-    if (v->max_pages == 0)
-        t->max_pages =
-            arena_auto_pages(t->arena.data_bytes + bytes + (v->disk_dir[0] ? v->disk : 0));
-    return EXIT_CODE_OK;
-}
-
 static kvt_status open_inbox(shell *sh, char *why, size_t why_bytes) {
     inbox_limits limits = {.max_messages = INBOX_MESSAGES,
                            .max_message_bytes = INBOX_MESSAGE_BYTES,
@@ -258,6 +238,7 @@ static kvt_status open_core(tenant *t, char *why, size_t why_bytes) {
         .max_pinned_bytes = v->max_pinned ? v->max_pinned : t->arena.data_bytes / 2,
         .host_bytes = t->host.bytes,
         .max_host_frames = arena_auto_pages(t->host.bytes),
+        .disk_bytes = tenant_disk_room(t),
         .promote_wait_ms = (uint32_t)v->promote_wait_ms,
     };
     wanted.max_owner_pinned_bytes =
@@ -329,7 +310,7 @@ static int open_tenant(tenant *t, char *why, size_t why_bytes, kvt_status *ret_s
     set_instance(t);
     int code = open_arena(t);
     if (code == EXIT_CODE_OK)
-        code = open_tiers(t);
+        code = tenant_open_tiers(t);
     if (code != EXIT_CODE_OK)
         return code;
     kvt_status status = open_threads(t, why, why_bytes);
@@ -337,6 +318,8 @@ static int open_tenant(tenant *t, char *why, size_t why_bytes, kvt_status *ret_s
         status = tell_open(t, why, why_bytes);
     if (status == KVT_OK)
         status = open_core(t, why, why_bytes);
+    if (status == KVT_OK && t->disk)
+        tier_disk_serve(t->disk, t->core);
     if (status == KVT_OK)
         status = tell_start(t, why, why_bytes);
     set_facts(t);
@@ -425,6 +408,10 @@ void shell_close(shell *sh) {
     /* With a job that does not end, its thread cannot be waited for, and the core not be closed. */
     int is_idle = shell_is_idle(sh);
     probe_stop(&sh->probe);
+    for (uint32_t i = 0; i < sh->n_tenants; i++) {
+        tier_disk_close(sh->tenants[i].disk, CLOSE_DISK_MS);
+        sh->tenants[i].disk = NULL;
+    }
     for (uint32_t i = 0; i < sh->n_tenants && is_idle; i++)
         jobs_close(sh->tenants[i].jobs);
     server_close(sh->server);

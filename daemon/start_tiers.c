@@ -1,0 +1,71 @@
+/*
+ * start_tiers.c - a tenant's lower tiers at start. Pages that they hold are known beside those of
+ * the arena.
+ */
+#include "daemon/arena_open.h"
+#include "daemon/log.h"
+#include "daemon/notify.h"
+#include "daemon/shell.h"
+#include "store/frames.h"
+
+#include <stdio.h>
+#include <sys/epoll.h>
+#include <sys/stat.h>
+
+enum {
+    HOST_BYTES = 64 << 20, /* of the host tier, if there is a disk below it and nobody said */
+};
+
+/* Before the tenant's threads are started: the helper process then has the least to do with them. A
+ * directory that several tenants name has one for each of them in it. */
+static int open_disk(tenant *t) {
+    const param_values *v = t->values;
+    char why[1024] = "", dir[2 * PARAM_MAX_TEXT_BYTES + 2];
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = LOOP_TAG_DISK | t->index};
+    if (t->shell->n_tenants > 1) {
+        mkdir(v->disk_dir, 0700); /* if it cannot be made, opening what is in it says so */
+        snprintf(dir, sizeof dir, "%s/%s", v->disk_dir, v->tenant);
+    } else {
+        snprintf(dir, sizeof dir, "%s", v->disk_dir);
+    }
+    tier_disk_options wanted = {.dir = dir,
+                                .budget_bytes = v->disk,
+                                .host_fd = t->host.fd,
+                                .host_bytes = t->host.bytes};
+    notify_send("STATUS=opening %s", dir);
+    kvt_status status = tier_disk_open(&wanted, why, sizeof why, &t->disk);
+    if (status == KVT_OK && epoll_ctl(t->shell->epoll_fd, EPOLL_CTL_ADD, tier_disk_fd(t->disk),
+                                      &event) == 0)
+        return EXIT_CODE_OK;
+    log_write(LOG_ERROR, "disk_dir %s: %s", dir, why[0] ? why : kvt_status_text(status));
+    return EXIT_CODE_FAILED;
+}
+
+int tenant_open_tiers(tenant *t) {
+    const param_values *v = t->values;
+    char why[1024];
+    uint64_t bytes = v->host;
+    if (v->disk_dir[0] && bytes == 0)
+        bytes = HOST_BYTES;
+    if (bytes == 0)
+        return EXIT_CODE_OK;
+    bytes = (bytes + FRAMES_GRANULE_BYTES - 1) / FRAMES_GRANULE_BYTES * FRAMES_GRANULE_BYTES;
+    notify_send("STATUS=touching %llu MiB of host tier", (unsigned long long)bytes >> 20);
+    if (tier_host_open(bytes, why, sizeof why, &t->host) != KVT_OK) {
+        log_write(LOG_ERROR, "%s", why);
+        return EXIT_CODE_MEMORY;
+    }
+    if (v->max_pages == 0)
+        t->max_pages =
+            arena_auto_pages(t->arena.data_bytes + bytes + (v->disk_dir[0] ? v->disk : 0));
+    return v->disk_dir[0] ? open_disk(t) : EXIT_CODE_OK;
+}
+
+/* The budget less what the file needs for itself. */
+uint64_t tenant_disk_room(const tenant *t) {
+    disk_stats stats;
+    if (!t->disk)
+        return 0;
+    tier_disk_count(t->disk, &stats);
+    return stats.map_bytes;
+}

@@ -1,0 +1,243 @@
+/* tier_disk.c - see tier_disk.h. */
+#include "daemon/tier_disk.h"
+#include "client/assert.h"
+#include "daemon/log.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    MAX_REQUESTS = 32, /* more than the core has jobs for the disk */
+    MAX_REALMS = DISK_MAX_REALMS / 2,
+    LOCK_WAIT_MS = 5000,
+};
+
+typedef struct slot {
+    disk_request request;
+    disk_item items[DISK_MAX_ITEMS];
+    core_job *job;
+    struct slot *next;
+} slot;
+
+struct tier_disk {
+    disk *disk;
+    core *core;
+    slot slots[MAX_REQUESTS];
+    slot *free_slots;
+    core_job *refused; /* the disk did not take them: handed back by the next step */
+    uint32_t realms[MAX_REALMS]; /* the last ones that were named to the disk, by number */
+    uint32_t next_realm;
+};
+
+/* --- what the disk says ------------------------------------------------------------------------
+ */
+
+static void on_done(void *context, disk_request *request) {
+    tier_disk *d = context;
+    slot *s = request->context;
+    core_job *job = s->job;
+    for (uint32_t i = 0; i < request->n_items; i++) {
+        job->copies[i].status = request->items[i].status;
+        job->records[i].serial = request->items[i].serial;
+    }
+    job->status = request->status;
+    s->next = d->free_slots;
+    d->free_slots = s;
+    core_job_done(d->core, job);
+}
+
+static uint32_t on_realm(void *context, const void *bytes, size_t n_bytes) {
+    tier_disk *d = context;
+    uint32_t realm = core_found_realm(d->core, bytes, n_bytes);
+    return realm ? realm : DISK_NO_REALM;
+}
+
+static void on_found(void *context, const disk_found *found) {
+    tier_disk *d = context;
+    core_record record = {.key = found->key,
+                          .parent = found->parent,
+                          .serial = found->serial,
+                          .parent_serial = found->parent_serial,
+                          .depth = found->depth,
+                          .slot = found->slot,
+                          .n_tokens = found->n_tokens};
+    if (found->n_tokens > sizeof record.tokens / sizeof *record.tokens)
+        return;
+    memcpy(record.tokens, found->tokens, found->n_tokens * sizeof *record.tokens);
+    core_found_page(d->core, &(core_found){.realm = found->realm,
+                                           .record = &record,
+                                           .bytes = found->bytes,
+                                           .rows = found->rows,
+                                           .disk_bytes = found->disk_bytes});
+}
+
+static void on_scan_done(void *context) {
+    tier_disk *d = context;
+    core_counts n;
+    core_found_all(d->core);
+    core_count(d->core, &n);
+    log_write(LOG_INFO, "the disk holds %llu pages", (unsigned long long)n.pages_disk);
+}
+
+static void on_lost_all(void *context) {
+    tier_disk *d = context;
+    if (d->core)
+        core_disk_lost(d->core);
+}
+
+static void on_log(void *context, int level, const char *line) {
+    (void)context;
+    log_write(level == 0 ? LOG_ERROR : level == 1 ? LOG_WARNING : LOG_INFO, "disk: %s", line);
+}
+
+/* --- open, close -------------------------------------------------------------------------------
+ */
+
+kvt_status tier_disk_open(const tier_disk_options *options, char *why, size_t why_bytes,
+                          tier_disk **ret_disk) {
+    tier_disk *d = calloc(1, sizeof *d);
+    if (!d)
+        return KVT_ENOMEM;
+    for (uint32_t i = 0; i < MAX_REQUESTS; i++) {
+        d->slots[i].next = d->free_slots;
+        d->free_slots = &d->slots[i];
+    }
+    disk_options wanted = {.dir = options->dir,
+                           .budget_bytes = options->budget_bytes,
+                           .host_fd = options->host_fd,
+                           .host_bytes = options->host_bytes,
+                           .max_requests = MAX_REQUESTS,
+                           .lock_wait_ms = LOCK_WAIT_MS,
+                           .context = d,
+                           .done = on_done,
+                           .found_realm = on_realm,
+                           .found = on_found,
+                           .scan_done = on_scan_done,
+                           .lost_all = on_lost_all,
+                           .log = on_log};
+    kvt_status status = disk_open(&wanted, why, why_bytes, &d->disk);
+    if (status == KVT_OK)
+        *ret_disk = d;
+    else
+        free(d);
+    return status;
+}
+
+void tier_disk_serve(tier_disk *d, core *c) {
+    d->core = c;
+}
+
+/* Handed back as if the disk had failed; what it makes the core submit is taken next time. */
+static void refuse_all(tier_disk *d) {
+    core_job *job = d->refused;
+    d->refused = NULL;
+    while (job) {
+        core_job *next = job->next;
+        for (uint32_t i = 0; i < job->n_copies; i++)
+            job->copies[i].status = KVT_EIO;
+        core_job_done(d->core, job);
+        job = next;
+    }
+}
+
+void tier_disk_close(tier_disk *d, uint32_t limit_ms) {
+    if (!d)
+        return;
+    if (d->core)
+        core_disk_up(d->core, 0);
+    disk_close(d->disk, limit_ms);
+    d->disk = NULL;
+    while (d->refused)
+        refuse_all(d);
+    free(d);
+}
+
+/* --- requests ----------------------------------------------------------------------------------
+ */
+
+int tier_disk_fd(const tier_disk *d) {
+    return disk_fd(d->disk);
+}
+
+void tier_disk_step(tier_disk *d) {
+    disk_step(d->disk);
+    refuse_all(d);
+    core_disk_up(d->core, disk_up(d->disk));
+}
+
+int tier_disk_waits(const tier_disk *d) {
+    return d->refused != NULL;
+}
+
+static void item_of(const core_job *job, uint32_t i, disk_item *ret_item) {
+    const core_record *r = &job->records[i];
+    const core_copy *copy = &job->copies[i];
+    *ret_item = (disk_item){.key = r->key,
+                            .parent = r->parent,
+                            .serial = r->serial,
+                            .parent_serial = r->parent_serial,
+                            .depth = r->depth,
+                            .slot = r->slot,
+                            .rows = (uint16_t)copy->rows,
+                            .n_tokens = r->n_tokens,
+                            .raw16 = (uint16_t)(job->raw16 != 0),
+                            .bytes = copy->bytes,
+                            .tokens = r->tokens,
+                            .host_offset =
+                                job->kind == CORE_JOB_READ ? copy->to_offset : copy->from_offset,
+                            .status = KVT_EIO};
+}
+
+/* Names the realm to the disk if it is not one of the last that were; the oldest of these makes
+ * room. (A job's realm is in use: it is among them until the job is done.) */
+static kvt_status name_realm(tier_disk *d, const core_job *job) {
+    for (uint32_t i = 0; i < MAX_REALMS; i++)
+        if (d->realms[i] == job->realm)
+            return KVT_OK;
+    uint32_t *place = &d->realms[d->next_realm % MAX_REALMS];
+    if (*place)
+        disk_realm_forget(d->disk, *place);
+    *place = 0;
+    kvt_status status = disk_realm(d->disk, job->realm, job->realm_bytes, job->n_realm_bytes);
+    if (status == KVT_OK) {
+        *place = job->realm;
+        d->next_realm++;
+    }
+    return status;
+}
+
+static kvt_status try_submit(tier_disk *d, core_job *job) {
+    slot *s = d->free_slots;
+    if (!s || !d->disk)
+        return KVT_EBUSY;
+    if (job->kind != CORE_JOB_ERASE) {
+        kvt_status status = name_realm(d, job);
+        if (status != KVT_OK)
+            return status;
+    }
+    for (uint32_t i = 0; i < job->n_copies; i++)
+        item_of(job, i, &s->items[i]);
+    s->job = job;
+    s->request = (disk_request){.kind = job->kind == CORE_JOB_WRITE  ? DISK_WRITE
+                                        : job->kind == CORE_JOB_READ ? DISK_READ
+                                                                     : DISK_DELETE,
+                                .realm = job->kind == CORE_JOB_ERASE ? DISK_NO_REALM : job->realm,
+                                .n_items = job->n_copies,
+                                .items = s->items,
+                                .context = s};
+    kvt_status status = disk_submit(d->disk, &s->request);
+    if (status == KVT_OK)
+        d->free_slots = s->next;
+    return status;
+}
+
+void tier_disk_submit(tier_disk *d, core_job *job) {
+    if (try_submit(d, job) == KVT_OK)
+        return;
+    job->next = d->refused;
+    d->refused = job;
+}
+
+void tier_disk_count(const tier_disk *d, disk_stats *ret_stats) {
+    disk_count(d->disk, ret_stats);
+}
