@@ -433,7 +433,8 @@ static kvt_status check_one(const config *c, uint32_t own_uid, char *why, size_t
         return contradiction(c, "max_claimed_pages", "max_pages",
                              "one worker cannot claim more pages than there can be", why,
                              why_bytes);
-    if (v->arena > 0 && v->max_pages > v->arena / 256)
+    uint64_t room = v->arena + v->host + (v->disk_dir[0] ? v->disk : 0);
+    if (v->arena > 0 && v->max_pages > room / 256)
         return contradiction(c, "max_pages", "arena",
                              "a page takes 256 bytes at the least, and so many do not fit", why,
                              why_bytes);

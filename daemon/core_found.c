@@ -90,7 +90,7 @@ static void seal_found(core *c, radix_node node, page_handle page, uint32_t real
 void core_found_page(core *c, const core_found *found) {
     const core_record *record = found->record;
     realm *r = realm_get(c, found->realm);
-    if (!c->tiers || !c->config.disk_bytes || !r)
+    if (!c->tiers || !c->tiers->found || !r) /* after the first scan all is known */
         return;
     uint32_t realm_slot = (uint32_t)(r - c->realms), page_tokens = r->shapes[0].page_tokens;
     radix_node parent = parent_node(c, r, record), node;

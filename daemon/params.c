@@ -292,10 +292,11 @@ const param params[] = {
      .low = 0,
      .high = 64 * TiB,
      .standard = "\"0B\"",
-     .text = "Room for pages in the memory of the host, below the arena: pages are copied there "
-             "before they have to leave the arena, and come back when they are asked for. 0: no "
-             "such tier; with a `disk_dir`, at least 64MiB are taken all the same, since pages go "
-             "to disk and come back through it. Reserved at start, like the arena."},
+     .text =
+         "Room for pages in the memory of the host, below the arena: pages are copied there "
+         "before they have to leave the arena, and come back when they are asked for. 0: no "
+         "such tier, or, with a `disk_dir`, 64MiB, since pages go to disk and come back through "
+         "it. Reserved at start, like the arena."},
     {.name = "disk_dir",
      .type = PARAM_TEXT,
      .flags = PARAM_PATH | PARAM_EMPTY,

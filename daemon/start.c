@@ -21,7 +21,6 @@ enum {
     INBOX_MESSAGES = 1024,
     INBOX_MESSAGE_BYTES = 64 << 20,
     CLOSE_DISK_MS = 2000,
-    CLOSE_DISK_MS = 2000,
     OTHER_FILES =
         128, /* descriptors besides those of sessions: nng's, connections that come and go */
 };

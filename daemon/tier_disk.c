@@ -24,7 +24,7 @@ struct tier_disk {
     core *core;
     slot slots[MAX_REQUESTS];
     slot *free_slots;
-    core_job *refused; /* the disk did not take them: handed back by the next step */
+    core_job *refused;           /* the disk did not take them: handed back by the next step */
     uint32_t realms[MAX_REALMS]; /* the last ones that were named to the disk, by number */
     uint32_t next_realm;
 };
@@ -172,20 +172,20 @@ int tier_disk_waits(const tier_disk *d) {
 static void item_of(const core_job *job, uint32_t i, disk_item *ret_item) {
     const core_record *r = &job->records[i];
     const core_copy *copy = &job->copies[i];
-    *ret_item = (disk_item){.key = r->key,
-                            .parent = r->parent,
-                            .serial = r->serial,
-                            .parent_serial = r->parent_serial,
-                            .depth = r->depth,
-                            .slot = r->slot,
-                            .rows = (uint16_t)copy->rows,
-                            .n_tokens = r->n_tokens,
-                            .raw16 = (uint16_t)(job->raw16 != 0),
-                            .bytes = copy->bytes,
-                            .tokens = r->tokens,
-                            .host_offset =
-                                job->kind == CORE_JOB_READ ? copy->to_offset : copy->from_offset,
-                            .status = KVT_EIO};
+    *ret_item =
+        (disk_item){.key = r->key,
+                    .parent = r->parent,
+                    .serial = r->serial,
+                    .parent_serial = r->parent_serial,
+                    .depth = r->depth,
+                    .slot = r->slot,
+                    .rows = (uint16_t)copy->rows,
+                    .n_tokens = r->n_tokens,
+                    .raw16 = (uint16_t)(job->raw16 != 0),
+                    .bytes = copy->bytes,
+                    .tokens = r->tokens,
+                    .host_offset = job->kind == CORE_JOB_READ ? copy->to_offset : copy->from_offset,
+                    .status = KVT_EIO};
 }
 
 /* Names the realm to the disk if it is not one of the last that were; the oldest of these makes

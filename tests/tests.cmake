@@ -31,7 +31,7 @@ kvt_test(sim SOURCES sim/world.c sim/daemon.c sim/worker.c sim/keep.c
          sim/mirror.c sim/payload.c sim/disk.c LIBS kvt_core
          ARGS --count ${sim_seeds} TIMEOUT 400)
 kvt_test(sim_deep TARGET sim ARGS --seed 1000 --count 10000 LABELS slow TIMEOUT 3600)
-foreach(name kill cut death access flight share drift keep)
+foreach(name kill cut death access flight share drift keep tiers spill)
     kvt_test(e2e_${name} SOURCES e2e/${name}.c e2e/e2e.c LIBS kvtrunk_static kvt_oracle
              LABELS e2e NEEDS kvtrunkd TIMEOUT 300)
     # The same with the arena on a GPU, which is a stand-in: cuda/README.md.
@@ -43,6 +43,8 @@ kvt_test(e2e_device SOURCES e2e/device.c e2e/e2e.c LIBS kvtrunk_static kvt_oracl
          NEEDS kvtrunkd kvtrunk_cuda_fake TIMEOUT 300)
 set_property(TEST e2e_device APPEND PROPERTY ENVIRONMENT KVT_TEST_DEVICE=cuda)
 kvt_test(e2e_kill_long TARGET e2e_kill ARGS 1000 LABELS slow TIMEOUT 3600)
+kvt_test(e2e_tiers_long TARGET e2e_tiers ARGS 100000 LABELS slow TIMEOUT 7200)
+kvt_test(e2e_spill_long TARGET e2e_spill ARGS 200 LABELS slow TIMEOUT 3600)
 kvt_test(e2e_death_long TARGET e2e_death ARGS 500 LABELS slow TIMEOUT 3600)
 if(NOT KVT_SANITIZE) # the counting in Python would be what takes the time
     kvt_script(replay SCRIPT replay.py LABELS e2e TIMEOUT 400)
