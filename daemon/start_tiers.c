@@ -28,14 +28,12 @@ static int open_disk(tenant *t) {
     } else {
         snprintf(dir, sizeof dir, "%s", v->disk_dir);
     }
-    tier_disk_options wanted = {.dir = dir,
-                                .budget_bytes = v->disk,
-                                .host_fd = t->host.fd,
-                                .host_bytes = t->host.bytes};
+    tier_disk_options wanted = {
+        .dir = dir, .budget_bytes = v->disk, .host_fd = t->host.fd, .host_bytes = t->host.bytes};
     notify_send("STATUS=opening %s", dir);
     kvt_status status = tier_disk_open(&wanted, why, sizeof why, &t->disk);
-    if (status == KVT_OK && epoll_ctl(t->shell->epoll_fd, EPOLL_CTL_ADD, tier_disk_fd(t->disk),
-                                      &event) == 0)
+    if (status == KVT_OK &&
+        epoll_ctl(t->shell->epoll_fd, EPOLL_CTL_ADD, tier_disk_fd(t->disk), &event) == 0)
         return EXIT_CODE_OK;
     log_write(LOG_ERROR, "disk_dir %s: %s", dir, why[0] ? why : kvt_status_text(status));
     return EXIT_CODE_FAILED;
