@@ -31,6 +31,7 @@
 enum {
     ORPHAN_SECONDS = 5,                /* after the daemon's death, to end what is under way */
     SCAN_RECORDS = 4 * DISK_MAX_ITEMS, /* of a slice */
+    WRITE_BYTES = 1 << 20,             /* of a transaction, unless one page is larger */
     VERIFY_BYTES = 4 << 20,            /* of a slice */
     FLUSH_RECORDS = 4096,              /* looked at between two signs of life */
     USAGE_PAUSE_MS = 100,              /* counting free pages takes time */
@@ -246,6 +247,23 @@ static void delete_all(helper *h, tier_record *records, uint32_t n, disk_done *d
     }
 }
 
+/*
+ * LMDB copies a page into memory of its own and writes it out when the transaction ends: while that
+ * fits the processor's cache, the second reading is nearly free. (64 pages of 64 KiB at once took
+ * twice the time of 4 times 16.)
+ */
+static void write_all(helper *h, tier_record *records, uint32_t n, disk_done *done) {
+    for (uint32_t from = 0, to = 0; from < n; from = to) {
+        uint64_t bytes = records[to++].bytes;
+        while (to < n && bytes + records[to].bytes <= WRITE_BYTES)
+            bytes += records[to++].bytes;
+        kvt_status status = tier_put(h->tier, records + from, to - from);
+        if (status != KVT_OK)
+            done->status = (int32_t)status;
+        check_broken(h);
+    }
+}
+
 static void serve_items(helper *h, const queued *q) {
     static tier_record records[DISK_MAX_ITEMS];
     static uint32_t tokens[DISK_MAX_ITEMS * TIER_MAX_TOKENS];
@@ -261,7 +279,7 @@ static void serve_items(helper *h, const queued *q) {
     }
     if (done.status == KVT_OK && n > 0) {
         if (q->head.kind == DISK_WRITE)
-            done.status = (int32_t)tier_put(h->tier, records, n);
+            write_all(h, records, n, &done);
         else if (q->head.kind == DISK_DELETE)
             delete_all(h, records, n, &done);
         else

@@ -144,6 +144,10 @@ static kvt_status open_found(tier *t, uint32_t flags, char *why, size_t why_byte
         status = tier_files_aside(&t->files, found);
     if (status == KVT_OK)
         status = tier_files_stamp(&t->files, 0);
+    if (status == KVT_EFULL) {
+        tier_files_drop_ballast(&t->files);
+        status = tier_files_stamp(&t->files, 0);
+    }
     if (status != KVT_OK)
         return kvt_say(why, why_bytes, status, "%s: %s", t->files.name, strerror(errno));
     tier_files_take_ballast(&t->files);

@@ -29,6 +29,7 @@ enum {
 #define HOST_BYTES ((uint64_t)N_FRAMES * FRAME_BYTES)
 
 static uint64_t seed = 1, rng;
+static uint32_t stall_ms = 5000, lock_wait_ms = 100;
 static const char realm_name[] = "the realm of this test";
 
 typedef struct bench {
@@ -98,8 +99,8 @@ static kvt_status try_open_disk(const char *dir, uint64_t budget, disk **ret_dis
                             .host_fd = b.host_fd,
                             .host_bytes = HOST_BYTES,
                             .max_requests = 32,
-                            .lock_wait_ms = 100,
-                            .stall_ms = 5000,
+                            .lock_wait_ms = lock_wait_ms,
+                            .stall_ms = stall_ms,
                             .done = done,
                             .found_realm = found_realm,
                             .found = found,
@@ -617,6 +618,121 @@ static void test_failing_disk(void) {
     kit_remove(dir);
 }
 
+/* --- life and death ----------------------------------------------------------------------------
+ */
+
+/* A helper that does not answer is ended, and its requests with it. */
+static void test_silence(void) {
+    static job j;
+    const char *dir = kit_dir("silence");
+    int at[BATCH];
+    disk_stats stats;
+    new_tree();
+    stall_ms = 2000;
+    open_disk(dir);
+    stall_ms = 5000;
+    wait_scan();
+    write_range(0, 100);
+    for (int i = 0; i < BATCH; i++)
+        at[i] = i;
+    CHECK(kill(disk_pid(b.d), SIGSTOP) == 0);
+    job_new(&j, DISK_READ, at, BATCH);
+    for (int i = 0; i < BATCH; i++)
+        j.items[i].host_offset = (uint64_t)(N_PAGES + i) * FRAME_BYTES;
+    CHECK_EQ(submit(&j), KVT_OK);
+    wait_for(&j);
+    for (int i = 0; i < BATCH; i++)
+        CHECK_EQ(j.items[i].status, KVT_EIO);
+    wait_up();
+    read_all(); /* it was looked through, and is used */
+    disk_count(b.d, &stats);
+    CHECK_EQ(stats.restarts, 1);
+    CHECK_EQ(stats.moved_aside, 0);
+    CHECK_EQ(stats.dropped, 1);
+    disk_close(b.d, 5000);
+    kit_remove(dir);
+}
+
+/* The daemon is killed: its helper ends by itself, and lets go of the directory. */
+static void test_orphan(void) {
+    const char *dir = kit_dir("orphan");
+    for (int round = 0; round < 5; round++) {
+        int ready[2], status;
+        char byte = 'r';
+        CHECK(pipe(ready) == 0);
+        new_tree();
+        fflush(stdout);
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            open_disk(dir);
+            write_range(0, 100);
+            if (round % 2) { /* in the middle of writing */
+                static job j;
+                int at[BATCH];
+                for (int i = 0; i < BATCH; i++)
+                    at[i] = 100 + i;
+                job_new(&j, DISK_WRITE, at, BATCH);
+                submit(&j);
+            }
+            CHECK(write(ready[1], &byte, 1) == 1);
+            for (;;)
+                pause();
+        }
+        CHECK(read(ready[0], &byte, 1) == 1);
+        CHECK(kill(child, SIGKILL) == 0);
+        CHECK(waitpid(child, &status, 0) == child);
+        lock_wait_ms = 20000;
+        open_disk(dir);
+        lock_wait_ms = 100;
+        wait_scan();
+        CHECK(b.n_found >= 100);
+        for (int i = 0; i < 100; i++)
+            CHECK_EQ(read_page(i), KVT_OK);
+        CHECK_EQ(simple(DISK_FLUSH_ALL, NULL), KVT_OK);
+        disk_close(b.d, 5000);
+        close(ready[0]);
+        close(ready[1]);
+    }
+    kit_remove(dir);
+}
+
+/* What may not be asked for. */
+static void test_refused(void) {
+    static job j, many[40];
+    const char *dir = kit_dir("refused");
+    char why[256];
+    int p = 0;
+    disk *d;
+    disk_options options = {.dir = "", .done = done, .max_requests = 1, .host_bytes = 1};
+    CHECK_EQ(disk_open(&options, why, sizeof why, &d), KVT_EINVAL);
+    new_tree();
+    open_disk(dir);
+    job_new(&j, DISK_WRITE, &p, 1);
+    j.items[0].bytes = 0;
+    CHECK_EQ(submit(&j), KVT_EINVAL);
+    job_new(&j, DISK_WRITE, &p, 1);
+    j.items[0].host_offset = HOST_BYTES - 1 - j.items[0].bytes + 2;
+    CHECK_EQ(submit(&j), KVT_EINVAL);
+    job_new(&j, DISK_READ, &p, 1); /* never written: no serial */
+    CHECK_EQ(submit(&j), KVT_EINVAL);
+    job_new(&j, DISK_WRITE, &p, 1);
+    j.request.realm = 8; /* not defined */
+    CHECK_EQ(submit(&j), KVT_EINVAL);
+    job_new(&j, DISK_WRITE, &p, 0);
+    CHECK_EQ(submit(&j), KVT_EINVAL);
+    CHECK_EQ(disk_under_way(b.d), 0);
+    for (uint32_t i = 0; i < 40; i++) {
+        job_new(&many[i], DISK_USAGE, &p, 0);
+        CHECK_EQ(submit(&many[i]), i < 32 ? KVT_OK : KVT_EBUSY);
+    }
+    disk_close(b.d, 5000); /* all of them are done */
+    for (uint32_t i = 0; i < 32; i++)
+        CHECK(many[i].done && many[i].request.status == KVT_OK);
+    disk_close(NULL, 0);
+    kit_remove(dir);
+}
+
 static void host_open(void) {
     b.host_fd = memfd_create("host", MFD_CLOEXEC);
     CHECK(b.host_fd >= 0 && ftruncate(b.host_fd, (off_t)HOST_BYTES) == 0);
@@ -631,6 +747,9 @@ int main(int argc, char **argv) {
     host_open();
     test_basics();
     test_kill(rounds);
+    test_refused();
+    test_silence();
+    test_orphan();
     test_cut();
     test_failing_disk();
     test_full_disk();

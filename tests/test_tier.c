@@ -288,6 +288,21 @@ static void test_refusals(void) {
 /* --- who may share -----------------------------------------------------------------------------
  */
 
+/* Keys are the same in every process, on every machine: as another implementation of the hash makes
+ * them of the bytes that TIER_FORMAT.md names. */
+static void test_keys(void) {
+    static const uint32_t tokens[] = {1, 2, 70000};
+    static const uint8_t expected[2][TIER_KEY_BYTES] = {
+        {0xc8, 0x71, 0x40, 0xff, 0xad, 0xce, 0xa7, 0x29, 0x88, 0xb5, 0x29, 0xff, 0xc6, 0x57, 0x3c,
+         0xf1},
+        {0x87, 0xef, 0x6e, 0x30, 0xad, 0xb1, 0x74, 0xaa, 0xbf, 0x5c, 0xcc, 0x03, 0x4b, 0x8b, 0xbe,
+         0xd3},
+    };
+    tier_key root = tier_key_root("realm", 5), child = tier_key_child(&root, 2, tokens, 3);
+    CHECK(memcmp(root.at, expected[0], TIER_KEY_BYTES) == 0);
+    CHECK(memcmp(child.at, expected[1], TIER_KEY_BYTES) == 0);
+}
+
 /* Keys of 8 bits: a thousand prefixes share 256 names. Those that cannot be stored are refused, and
  * their children too; the others are read back right. */
 static void test_collisions(void) {
@@ -648,6 +663,7 @@ static void test_torn(void) {
 int main(int argc, char **argv) {
     seed = argc > 1 ? strtoull(argv[1], NULL, 0) : 1;
     uint32_t n_operations = argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 0) : 20000;
+    test_keys();
     test_refusals();
     test_stamps();
     test_smaller_budget();
