@@ -136,9 +136,9 @@ static uint32_t *number_of(probe *p, const char *name) {
         const char *name;
         uint32_t *number;
     } numbers[] = {
-        {"prefix", &p->prefix}, {"tail", &p->tail},         {"chunk", &p->chunk},
-        {"rounds", &p->rounds}, {"windows", &p->windows},   {"threads", &p->n_threads},
-        {"ctx", &p->n_ctx},     {"seal-min", &p->seal_min},
+        {"prefix", &p->prefix}, {"tail", &p->tail},       {"chunk", &p->chunk},
+        {"rounds", &p->rounds}, {"windows", &p->windows}, {"threads", &p->n_threads},
+        {"ctx", &p->n_ctx},     {"from", &p->from},       {"seal-min", &p->seal_min},
     };
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (strcmp(name, numbers[i].name) == 0)
