@@ -97,7 +97,8 @@ typedef struct kvt_llama_result {
 
 /* Sets in the parameters what the library needs: flash attention on, kv_unified, one sequence more.
  * Call it before llama_init_from_model. swa_full is set too: without it a model with sliding-window
- * layers takes less memory, and its logits behind a loaded prefix are equal but for rounding. */
+ * layers takes less memory, and its logits behind a loaded prefix are equal but for the order in
+ * which llama.cpp adds up (which changes them as much as swa_full itself does). */
 void kvt_llama_context_params(struct llama_context_params *params);
 
 /*
