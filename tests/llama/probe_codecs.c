@@ -22,6 +22,7 @@ typedef enum way { CODEC, HALF_TYPE, ALL_TYPE } way;
 typedef struct variant {
     way how;
     const char *name;
+    int centred; /* each channel of K less its mean over a page */
     double bits;
     enum ggml_type type;
     struct llama_context *ctx; /* of its own, for ALL_TYPE */
@@ -74,6 +75,45 @@ static void pass_codec(const bench *b, const variant *v) {
         }
         free(page);
     }
+}
+
+/* --- keys less their page's mean -----------------------------------------------------------------
+ */
+
+/* Adds sign * mean to K, or with sign -1 finds the means first. means: [cache][layer][page][row].
+ */
+static void shift_page(const bench *b, uint32_t cache, uint32_t layer, uint32_t page, float sign,
+                       float *means) {
+    const state_cache *c = &b->places.cache[cache];
+    uint64_t row_bytes = b->shape.row_bytes[0];
+    uint32_t n = (uint32_t)(row_bytes / 2);
+    uint8_t *rows =
+        b->passed + c->rows_at[0] + layer * c->layer_stride[0] + page * PAGE * row_bytes;
+    for (uint32_t d = 0; d < n; d++) {
+        float sum = 0;
+        for (uint32_t t = 0; t < PAGE && sign < 0; t++)
+            sum += ggml_fp16_to_fp32(((ggml_fp16_t *)(void *)(rows + t * row_bytes))[d]);
+        if (sign < 0)
+            means[d] = ggml_fp16_to_fp32(ggml_fp32_to_fp16(sum / PAGE));
+        for (uint32_t t = 0; t < PAGE; t++) {
+            ggml_fp16_t *x = (ggml_fp16_t *)(void *)(rows + t * row_bytes) + d;
+            *x = ggml_fp32_to_fp16(ggml_fp16_to_fp32(*x) + sign * means[d]);
+        }
+    }
+}
+
+static void shift_keys(const bench *b, float sign) {
+    static float *means;
+    uint32_t n = (uint32_t)(b->shape.row_bytes[0] / 2), pages = HALF / PAGE;
+    if (!means)
+        means = malloc((size_t)(b->shape.n_layers[0] + b->shape.n_layers[1]) * pages * n *
+                       sizeof *means);
+    CHECK(means);
+    float *at = means;
+    for (uint32_t cache = 0; cache < b->shape.n_caches; cache++)
+        for (uint32_t layer = 0; layer < b->shape.n_layers[cache]; layer++)
+            for (uint32_t page = 0; page < pages; page++, at += n)
+                shift_page(b, cache, layer, page, sign, at);
 }
 
 /* --- llama.cpp's types --------------------------------------------------------------------------
@@ -195,10 +235,14 @@ static void try_variant(bench *b, variant *v, const llama_token *tokens) {
         return;
     }
     memcpy(b->passed, b->state, b->n_bytes);
+    if (v->centred)
+        shift_keys(b, -1);
     if (v->how == CODEC)
         pass_codec(b, v);
     else
         pass_type(b, v);
+    if (v->centred)
+        shift_keys(b, 1);
     llama_memory_clear(llama_get_memory(b->p->ctx), false);
     CHECK(llama_state_seq_set_data(b->p->ctx, b->passed, b->n_bytes, 0) == b->n_bytes);
     read_half(b, b->p->ctx, tokens, v);
@@ -279,30 +323,37 @@ static void tell(const bench *b, uint32_t n_windows) {
     for (uint32_t i = 0; i < b->n_variants; i++) {
         const variant *v = &b->variants[i];
         double mean = v->divergence / n, spread = v->squared / n - mean * mean;
-        printf("%s{\"how\": \"%s\", \"name\": \"%s\", \"bits\": %.3f, \"kl\": %.4e, "
+        printf("%s{\"how\": \"%s\", \"name\": \"%s%s\", \"bits\": %.3f, \"kl\": %.4e, "
                "\"kl_error\": %.1e, \"perplexity\": %.5f, \"same_best\": %.5f}",
                i ? ", " : "",
                v->how == CODEC       ? "codec"
                : v->how == HALF_TYPE ? "half"
                                      : "all",
-               v->name, v->bits, mean, sqrt(spread > 0 && n > 1 ? spread / (n - 1) : 0),
-               exp(v->surprise / n_next), (double)v->same_best / n_scored);
+               v->centred ? "centred " : "", v->name, v->bits, mean,
+               sqrt(spread > 0 && n > 1 ? spread / (n - 1) : 0), exp(v->surprise / n_next),
+               (double)v->same_best / n_scored);
     }
     puts("]}");
     fflush(stdout);
 }
 
-/* A list of names, with blanks between: "i8", "k:i8k,v:w4v", "half:q4_0", "all:q8_0". */
+/* A list of names, with blanks between: "i8", "k:i8k,v:w4v", "half:q4_0", "all:q8_0"; "centred:" in
+ * front takes each channel's mean over a page out of K, and puts it back. */
 static void add_variants(bench *b, const char *names) {
     char *copy = strdup(names), *rest = copy;
     CHECK(copy);
     for (char *name; (name = strsep(&rest, " "));) {
+        int centred = strncmp(name, "centred:", 8) == 0;
+        name += centred ? 8 : 0;
         if (strncmp(name, "half:", 5) == 0)
             add_type(b, HALF_TYPE, name + 5);
         else if (strncmp(name, "all:", 4) == 0)
             add_type(b, ALL_TYPE, name + 4);
-        else if (*name)
+        else
             add_codec(b, name);
+        b->variants[b->n_variants - 1].centred = centred;
+        if (centred) /* a mean for each channel of K */
+            b->variants[b->n_variants - 1].bits += 16.0 / PAGE / 2;
     }
 }
 
