@@ -15,14 +15,23 @@
 
 #include <math.h>
 
-enum { WINDOW = 1024, HALF = 512, STEP = 128, PAGE = 64, MAX_VARIANTS = 32, MAX_ROW = 8192 };
+enum {
+    WINDOW = 1024,
+    HALF = 512,
+    STEP = 128,
+    PAGE = 64,
+    MAX_VARIANTS = 32,
+    MAX_ROW = 8192,
+    SINK = 4
+};
 
 typedef enum way { CODEC, HALF_TYPE, ALL_TYPE } way;
 
 typedef struct variant {
     way how;
     const char *name;
-    int centred; /* each channel of K less its mean over a page */
+    int centred;    /* each channel of K less its mean over a page */
+    uint32_t n_raw; /* leading tokens that are left as they are */
     double bits;
     enum ggml_type type;
     struct llama_context *ctx; /* of its own, for ALL_TYPE */
@@ -67,10 +76,11 @@ static void pass_codec(const bench *b, const variant *v) {
         size_t room = kvt_page_max_bytes(shape), n_bytes;
         void *page = aligned_alloc(KVT_PAGE_ALIGN_BYTES, room);
         CHECK(page);
-        for (uint32_t token = 0; token < HALF; token += PAGE) {
+        for (uint32_t token = v->n_raw, rows; token < HALF; token += rows) {
+            rows = PAGE - token % PAGE;
             layout_of(b, b->passed, cache, token, &layout);
-            CHECK(kvt_page_encode(shape, PAGE, &layout, page, room, &n_bytes) == KVT_OK);
-            CHECK(kvt_page_decode(shape, page, n_bytes, 0, PAGE, 0, shape->n_layers, &layout) ==
+            CHECK(kvt_page_encode(shape, rows, &layout, page, room, &n_bytes) == KVT_OK);
+            CHECK(kvt_page_decode(shape, page, n_bytes, 0, rows, 0, shape->n_layers, &layout) ==
                   KVT_OK);
         }
         free(page);
@@ -82,27 +92,27 @@ static void pass_codec(const bench *b, const variant *v) {
 
 /* Adds sign * mean to K, or with sign -1 finds the means first. means: [cache][layer][page][row].
  */
-static void shift_page(const bench *b, uint32_t cache, uint32_t layer, uint32_t page, float sign,
-                       float *means) {
+static void shift_page(const bench *b, uint32_t cache, uint32_t layer, uint32_t page,
+                       uint32_t n_raw, float sign, float *means) {
     const state_cache *c = &b->places.cache[cache];
     uint64_t row_bytes = b->shape.row_bytes[0];
-    uint32_t n = (uint32_t)(row_bytes / 2);
+    uint32_t n = (uint32_t)(row_bytes / 2), first = page ? 0 : n_raw;
     uint8_t *rows =
         b->passed + c->rows_at[0] + layer * c->layer_stride[0] + page * PAGE * row_bytes;
     for (uint32_t d = 0; d < n; d++) {
         float sum = 0;
-        for (uint32_t t = 0; t < PAGE && sign < 0; t++)
+        for (uint32_t t = first; t < PAGE && sign < 0; t++)
             sum += ggml_fp16_to_fp32(((ggml_fp16_t *)(void *)(rows + t * row_bytes))[d]);
         if (sign < 0)
-            means[d] = ggml_fp16_to_fp32(ggml_fp32_to_fp16(sum / PAGE));
-        for (uint32_t t = 0; t < PAGE; t++) {
+            means[d] = ggml_fp16_to_fp32(ggml_fp32_to_fp16(sum / (float)(PAGE - first)));
+        for (uint32_t t = first; t < PAGE; t++) {
             ggml_fp16_t *x = (ggml_fp16_t *)(void *)(rows + t * row_bytes) + d;
             *x = ggml_fp32_to_fp16(ggml_fp16_to_fp32(*x) + sign * means[d]);
         }
     }
 }
 
-static void shift_keys(const bench *b, float sign) {
+static void shift_keys(const bench *b, const variant *v, float sign) {
     static float *means;
     uint32_t n = (uint32_t)(b->shape.row_bytes[0] / 2), pages = HALF / PAGE;
     if (!means)
@@ -113,7 +123,7 @@ static void shift_keys(const bench *b, float sign) {
     for (uint32_t cache = 0; cache < b->shape.n_caches; cache++)
         for (uint32_t layer = 0; layer < b->shape.n_layers[cache]; layer++)
             for (uint32_t page = 0; page < pages; page++, at += n)
-                shift_page(b, cache, layer, page, sign, at);
+                shift_page(b, cache, layer, page, v->n_raw, sign, at);
 }
 
 /* --- llama.cpp's types --------------------------------------------------------------------------
@@ -166,7 +176,7 @@ static void pass_type(const bench *b, const variant *v) {
             uint64_t row_bytes = b->shape.row_bytes[part];
             uint32_t rotation = rotation_of(b, part);
             for (uint32_t layer = 0; layer < b->shape.n_layers[cache]; layer++)
-                for (uint32_t token = 0; token < HALF; token++)
+                for (uint32_t token = v->n_raw; token < HALF; token++)
                     pass_row(v->type, rotation,
                              b->passed + c->rows_at[part] + layer * c->layer_stride[part] +
                                  token * row_bytes,
@@ -236,13 +246,13 @@ static void try_variant(bench *b, variant *v, const llama_token *tokens) {
     }
     memcpy(b->passed, b->state, b->n_bytes);
     if (v->centred)
-        shift_keys(b, -1);
+        shift_keys(b, v, -1);
     if (v->how == CODEC)
         pass_codec(b, v);
     else
         pass_type(b, v);
     if (v->centred)
-        shift_keys(b, 1);
+        shift_keys(b, v, 1);
     llama_memory_clear(llama_get_memory(b->p->ctx), false);
     CHECK(llama_state_seq_set_data(b->p->ctx, b->passed, b->n_bytes, 0) == b->n_bytes);
     read_half(b, b->p->ctx, tokens, v);
@@ -323,13 +333,9 @@ static void tell(const bench *b, uint32_t n_windows) {
     for (uint32_t i = 0; i < b->n_variants; i++) {
         const variant *v = &b->variants[i];
         double mean = v->divergence / n, spread = v->squared / n - mean * mean;
-        printf("%s{\"how\": \"%s\", \"name\": \"%s%s\", \"bits\": %.3f, \"kl\": %.4e, "
+        printf("%s{\"name\": \"%s\", \"bits\": %.3f, \"kl\": %.4e, "
                "\"kl_error\": %.1e, \"perplexity\": %.5f, \"same_best\": %.5f}",
-               i ? ", " : "",
-               v->how == CODEC       ? "codec"
-               : v->how == HALF_TYPE ? "half"
-                                     : "all",
-               v->centred ? "centred " : "", v->name, v->bits, mean,
+               i ? ", " : "", v->name, v->bits, mean,
                sqrt(spread > 0 && n > 1 ? spread / (n - 1) : 0), exp(v->surprise / n_next),
                (double)v->same_best / n_scored);
     }
@@ -337,23 +343,34 @@ static void tell(const bench *b, uint32_t n_windows) {
     fflush(stdout);
 }
 
-/* A list of names, with blanks between: "i8", "k:i8k,v:w4v", "half:q4_0", "all:q8_0"; "centred:" in
- * front takes each channel's mean over a page out of K, and puts it back. */
+static int takes(char **name, const char *word) {
+    size_t n = strlen(word);
+    int found = strncmp(*name, word, n) == 0;
+    *name += found ? n : 0;
+    return found;
+}
+
+/* A list of names, with blanks between: "i8", "k:i8k,v:w4v", "half:q4_0", "all:q8_0". In front of a
+ * codec or half: "sink:" leaves the first tokens raw, "centred:" takes each channel's mean over a
+ * page out of K, and puts it back. */
 static void add_variants(bench *b, const char *names) {
     char *copy = strdup(names), *rest = copy;
     CHECK(copy);
     for (char *name; (name = strsep(&rest, " "));) {
-        int centred = strncmp(name, "centred:", 8) == 0;
-        name += centred ? 8 : 0;
-        if (strncmp(name, "half:", 5) == 0)
-            add_type(b, HALF_TYPE, name + 5);
-        else if (strncmp(name, "all:", 4) == 0)
-            add_type(b, ALL_TYPE, name + 4);
+        const char *whole = name;
+        int sink = takes(&name, "sink:"), centred = takes(&name, "centred:");
+        if (takes(&name, "half:"))
+            add_type(b, HALF_TYPE, name);
+        else if (takes(&name, "all:"))
+            add_type(b, ALL_TYPE, name);
         else
             add_codec(b, name);
-        b->variants[b->n_variants - 1].centred = centred;
+        variant *v = &b->variants[b->n_variants - 1];
+        v->name = whole;
+        v->n_raw = sink ? SINK : 0;
+        v->centred = centred;
         if (centred) /* a mean for each channel of K */
-            b->variants[b->n_variants - 1].bits += 16.0 / PAGE / 2;
+            v->bits += 16.0 / PAGE / 2;
     }
 }
 

@@ -434,9 +434,8 @@ def codecs():
         print(f"    {which}: {line['tokens']:,} tokens, perplexity {line['perplexity']:.3f}")
         kl = {}
         for v in line["variants"]:
-            name = {"codec": "", "half": "half ", "all": "all "}[v["how"]] + v["name"]
-            kl[name] = v["kl"]
-            print(f"    {name:12}{v['bits']:7.2f} bits  KL {v['kl']:.2e} +- {v['kl_error']:.0e}  "
+            kl[v["name"]] = v["kl"]
+            print(f"    {v['name']:12}{v['bits']:7.2f} bits  KL {v['kl']:.2e} +- {v['kl_error']:.0e}  "
                   f"perplexity {v['perplexity']:.4f}  same best token {100 * v['same_best']:.2f} %")
         check(kl["i8"] < kl["i4"] < kl["i2"], "codecs out of order:", kl)
 
