@@ -118,10 +118,10 @@ static kvt_status open_pools(core *c) {
     c->tokens = malloc(KVT_MAX_REQUEST_TOKENS * sizeof *c->tokens);
     c->path = malloc((KVT_MAX_REQUEST_TOKENS / 16 + 2) * sizeof *c->path);
     c->out = malloc(KVT_WIRE_MAX_BYTES);
-    c->frame_node = calloc(g->max_frames, sizeof *c->frame_node);
+    c->frame_page = calloc(g->max_frames, sizeof *c->frame_page);
     if (!c->pipes || !c->realms || !c->sessions || !c->leases || !c->free_leases || !c->waiters ||
         !c->announced || !c->announced_tier || !c->realm_of_root || !c->pins || !c->jobs ||
-        !c->copies || !c->tokens || !c->path || !c->out || !c->frame_node)
+        !c->copies || !c->tokens || !c->path || !c->out || !c->frame_page)
         return KVT_ENOMEM;
     for (uint32_t i = g->max_leases_total; i > 0; i--)
         c->free_leases[c->n_free_leases++] = i - 1;
@@ -198,7 +198,7 @@ void core_close(core *c) {
     free(c->tokens);
     free(c->path);
     free(c->out);
-    free(c->frame_node);
+    free(c->frame_page);
     free(c);
 }
 

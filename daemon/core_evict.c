@@ -84,25 +84,28 @@ static void evict_subtree(core *c, radix_node top) {
 
 static void note_frame(void *context, page_handle page, const page_entry *entry) {
     core *c = context;
-    (void)page;
     if (entry->frame != PAGE_NO_FRAME && entry->state == PAGE_SEALED)
-        c->frame_node[entry->frame] = entry->node;
+        c->frame_page[entry->frame] = (uint32_t)page + 1;
 }
 
 static int frame_movable(void *context, uint32_t frame) {
     core *c = context;
-    radix_node node = c->frame_node[frame];
-    return node != RADIX_NONE && !radix_is_busy(c->tree, node);
+    page_handle page = c->frame_page[frame] ? page_at(c->pages, c->frame_page[frame] - 1) : 0;
+    radix_node node = page ? page_get(c->pages, page)->node : RADIX_NONE;
+    /* A frame that a job reads is free only when the job is done. */
+    return node != RADIX_NONE && !radix_is_busy(c->tree, node) &&
+           !(c->tiers && tier_of(c, page)->flags & TIER_GOING_DOWN);
 }
 
 /* Frees the frame: by leaving the arena if the page has a copy below, else with its node. */
 static void vacate(core *c, uint32_t frame) {
-    radix_node node = c->frame_node[frame];
-    for (uint32_t slot = 0, n = radix_slots(c->tree, node); slot < n; slot++)
-        if (node_entry(c, node, slot)->frame == frame &&
-            room_device_page(c, node_page(c, node, slot)))
-            return;
-    evict_subtree(c, node);
+    page_handle page = page_at(c->pages, c->frame_page[frame] - 1);
+    const page_entry *entry = page ? page_get(c->pages, page) : NULL;
+    /* It may have gone with one that it hung below. */
+    if (!entry || entry->node == RADIX_NONE || entry->frame != frame)
+        return;
+    if (!room_device_page(c, page))
+        evict_subtree(c, entry->node);
 }
 
 /*
@@ -113,13 +116,12 @@ static void vacate(core *c, uint32_t frame) {
 static int evict_slab(core *c, uint64_t bytes) {
     uint32_t list[256], n = 0;
     /* Rare enough that one walk over the page table costs less than an index kept for it would. */
-    memset(c->frame_node, 0, c->config.max_frames * sizeof *c->frame_node);
+    memset(c->frame_page, 0, c->config.max_frames * sizeof *c->frame_page);
     page_table_each(c->pages, note_frame, c);
     if (frames_victim(c->frames, bytes, frame_movable, c, list, 256, &n) != KVT_OK)
         return 0;
     for (uint32_t i = 0; i < n; i++)
-        if (frames_in_use(c->frames, list[i])) /* else it hung below an earlier one */
-            vacate(c, list[i]);
+        vacate(c, list[i]);
     return n > 0;
 }
 

@@ -67,6 +67,7 @@ static void flush_node(core *c, radix_node node, kvt_flush_rep *rep) {
     uint64_t n_bytes = held ? node_bytes(c, node) : 0;
     if (radix_is_busy(c->tree, node)) {
         event_removed(c, node);
+        tier_withdraw(c, node);
         rep->held_pages += (uint64_t)held;
         rep->held_bytes += n_bytes;
         return;

@@ -248,6 +248,8 @@ static void write_done(core *c, core_copy *copy, const core_record *record) {
         at->serial = record->serial;
         tier_set_flags(c, copy->page, TIER_ON_DISK, TIER_WRITING | TIER_STALE_RECORD);
         c->counts.pages_written++;
+        if (at->flags & TIER_NO_DISK && page_get(c->pages, copy->page)->node != RADIX_NONE)
+            tier_withdraw(c, page_get(c->pages, copy->page)->node);
     } else {
         tier_set_flags(c, copy->page, copy->status == KVT_EEXIST ? TIER_NO_DISK : 0, TIER_WRITING);
         t->disk_full |= copy->status == KVT_EFULL;

@@ -262,7 +262,7 @@ struct core {
     radix_node *path; /* scratch: the nodes of one path, by depth */
     uint8_t *out;     /* scratch: the message being written */
     radix_node
-        *frame_node; /* scratch of evict_slab: [max_frames], which node's page a frame holds */
+        *frame_page; /* scratch of evict_slab: [max_frames], which page a frame holds: index + 1 */
 };
 
 /* A request being served. */
@@ -405,9 +405,10 @@ uint32_t page_slack(const core_config *config);  /* pages that only jobs may sti
 int is_resident(const core *c, radix_node node); /* a root, or its bytes are in the arena */
 tier_page *tier_of(const core *c, page_handle page);
 void tier_sealed(core *c, page_handle page, uint32_t realm_slot, uint32_t slot, uint32_t bytes);
-void tier_placed(core *c, page_handle page); /* a copy came or went: list it anew */
-void tier_unlist(core *c, page_handle page); /* it leaves the tree */
-void tier_forget(core *c, uint32_t index);   /* it is gone, and so are its copies */
+void tier_placed(core *c, page_handle page);  /* a copy came or went: list it anew */
+void tier_unlist(core *c, page_handle page);  /* it leaves the tree */
+void tier_withdraw(core *c, radix_node node); /* from the disk, now and for good */
+void tier_forget(core *c, uint32_t index);    /* it is gone, and so are its copies */
 void tier_set_host(core *c, page_handle page, uint32_t frame);
 void tier_drop_host(core *c, page_handle page);
 void tier_set_flags(core *c, page_handle page, uint32_t set, uint32_t clear);

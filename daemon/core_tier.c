@@ -271,6 +271,39 @@ void tier_set_flags(core *c, page_handle page, uint32_t set, uint32_t clear) {
     t->n_disk += (at->flags & TIER_ON_DISK) != 0;
 }
 
+/* The page's record is to go; what it takes is free when it has gone. */
+static void push_erase(tiers *t, const tier_page *at) {
+    KVT_ASSERT(t->n_erase < t->max_pages);
+    t->erase[(t->first_erase + t->n_erase++) % t->max_pages] =
+        (tier_erase){.key = at->key,
+                     .serial = at->serial,
+                     .depth = at->depth,
+                     .slot = at->slot,
+                     .bytes = (uint32_t)charge(at)};
+}
+
+static void withdraw_page(core *c, page_handle page) {
+    tiers *t = c->tiers;
+    tier_page *at = tier_of(c, page);
+    if (!(at->flags & TIER_KNOWN))
+        return;
+    at->flags |= TIER_NO_DISK;
+    int other = page_get(c->pages, page)->frame != PAGE_NO_FRAME || at->host_frame != PAGE_NO_FRAME;
+    if (other && at->flags & (TIER_ON_DISK | TIER_STALE_RECORD)) {
+        uint64_t bytes = charge(at);
+        push_erase(t, at);
+        tier_set_flags(c, page, 0, TIER_ON_DISK | TIER_STALE_RECORD);
+        t->disk_used += bytes;
+    }
+    tier_placed(c, page);
+}
+
+/* What was flushed and is still leased must not be found after a restart. */
+void tier_withdraw(core *c, radix_node node) {
+    for (uint32_t slot = 0, n = radix_slots(c->tree, node); c->tiers && slot < n; slot++)
+        withdraw_page(c, node_page(c, node, slot));
+}
+
 void tier_forget(core *c, uint32_t index) {
     tiers *t = c->tiers;
     if (!t)
@@ -281,13 +314,7 @@ void tier_forget(core *c, uint32_t index) {
     if (at->host_frame != PAGE_NO_FRAME)
         tier_drop_host(c, index);
     if (at->flags & (TIER_ON_DISK | TIER_STALE_RECORD)) {
-        KVT_ASSERT(t->n_erase < t->max_pages);
-        t->erase[(t->first_erase + t->n_erase++) % t->max_pages] =
-            (tier_erase){.key = at->key,
-                         .serial = at->serial,
-                         .depth = at->depth,
-                         .slot = at->slot,
-                         .bytes = (uint32_t)charge(at)};
+        push_erase(t, at);
         t->n_disk -= (at->flags & TIER_ON_DISK) != 0; /* disk_used: when it is erased */
     }
     *at = (tier_page){0};
