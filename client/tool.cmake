@@ -16,6 +16,10 @@ add_executable(kvtrunk_tool
     tool_replay.c
     tool_replay_crew.c
     tool_replay_report.c
+    tool_simulate.c
+    tool_simulate_opt.c
+    tool_simulate_run.c
+    tool_simulate_trace.c
     tool_sizes.c
     tool_sizes_model.c
     tool_sizes_plan.c
@@ -26,4 +30,4 @@ add_executable(kvtrunk_tool
     tool_worker.c
 )
 set_target_properties(kvtrunk_tool PROPERTIES OUTPUT_NAME kvtrunk)
-target_link_libraries(kvtrunk_tool PRIVATE kvtrunk_static kvt_kernels kvt_trace kvt_oracle cjson)
+target_link_libraries(kvtrunk_tool PRIVATE kvtrunk_static kvt_kernels kvt_policy kvt_radix kvt_trace kvt_oracle cjson)

@@ -34,7 +34,7 @@ typedef struct tool_command {
 } tool_command;
 
 extern const tool_command tool_status, tool_tree, tool_sessions, tool_leases, tool_watch, tool_pin,
-    tool_unpin, tool_flush, tool_replay, tool_sizes;
+    tool_unpin, tool_flush, tool_replay, tool_simulate, tool_sizes;
 extern const tool_command tool_replay_worker; /* what replay starts */
 
 /*
@@ -107,12 +107,13 @@ typedef struct tool_daemon {
 } tool_daemon;
 
 /*
- * Starts kvtrunkd in a new folder with room for so many pages, and returns when it is ready. Looked
- * for in $KVTRUNKD, then beside this program (build tree, then installed places), then in $PATH.
- * Fails with a message and an exit code other than TOOL_OK; nothing is left behind then.
+ * Starts kvtrunkd in a new folder with room for so many pages and this policy, and returns when it
+ * is ready. Looked for in $KVTRUNKD, then beside this program (build tree, then installed places),
+ * then in $PATH. Fails with a message and an exit code other than TOOL_OK; nothing is left behind
+ * then.
  */
 int tool_daemon_start(uint64_t max_pages, uint64_t arena_bytes, uint32_t page_tokens,
-                      tool_daemon *ret_daemon);
+                      const char *policy, tool_daemon *ret_daemon);
 
 /* Has it ended by itself? Then says so, forgets it, and returns TOOL_FAILED. */
 int tool_daemon_look(tool_daemon *d);

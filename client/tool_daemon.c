@@ -73,7 +73,7 @@ static void find(char *to, size_t room) {
 }
 
 static int write_config(const tool_daemon *d, uint64_t max_pages, uint64_t arena_bytes,
-                        uint32_t page_tokens) {
+                        uint32_t page_tokens, const char *policy) {
     FILE *file = fopen(d->config, "we");
     if (!file)
         return tool_fail(TOOL_SYSTEM, "%s: %s", d->config, strerror(errno));
@@ -86,11 +86,12 @@ static int write_config(const tool_daemon *d, uint64_t max_pages, uint64_t arena
         tool_json_text(file, paths[i].value);
         fputc(',', file);
     }
-    fprintf(file,
-            "\n  \"arena\": %llu,\n  \"max_pages\": %llu,\n  \"page_tokens\": %u,\n"
-            "  \"max_claimed_pages\": %llu,\n  \"log_level\": \"warning\"\n}\n",
-            (unsigned long long)arena_bytes, (unsigned long long)max_pages, page_tokens,
-            (unsigned long long)max_pages);
+    fprintf(
+        file,
+        "\n  \"arena\": %llu,\n  \"max_pages\": %llu,\n  \"page_tokens\": %u,\n"
+        "  \"max_claimed_pages\": %llu,\n  \"policy\": \"%s\",\n  \"log_level\": \"warning\"\n}\n",
+        (unsigned long long)arena_bytes, (unsigned long long)max_pages, page_tokens,
+        (unsigned long long)max_pages, policy);
     int bad = ferror(file);
     if (fclose(file) != 0 || bad)
         return tool_fail(TOOL_SYSTEM, "%s: %s", d->config, strerror(errno));
@@ -226,14 +227,14 @@ static int make_folder(tool_daemon *d) {
 }
 
 int tool_daemon_start(uint64_t max_pages, uint64_t arena_bytes, uint32_t page_tokens,
-                      tool_daemon *ret_daemon) {
+                      const char *policy, tool_daemon *ret_daemon) {
     tool_daemon d = {0};
     tool_stopping();
     if (make_folder(&d) != TOOL_OK)
         return TOOL_SYSTEM;
     snprintf(d.socket, sizeof d.socket, "%s/kvtrunk.sock", d.folder);
     snprintf(d.config, sizeof d.config, "%s/kvtrunkd.json", d.folder);
-    int code = write_config(&d, max_pages, arena_bytes, page_tokens);
+    int code = write_config(&d, max_pages, arena_bytes, page_tokens, policy);
     if (code == TOOL_OK)
         code = run(&d, arena_bytes);
     if (code != TOOL_OK) {

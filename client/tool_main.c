@@ -7,8 +7,8 @@
 #include <string.h>
 
 static const tool_command *const commands[] = {
-    &tool_status, &tool_tree,  &tool_sessions, &tool_leases, &tool_watch,         &tool_pin,
-    &tool_unpin,  &tool_flush, &tool_replay,   &tool_sizes,  &tool_replay_worker,
+    &tool_status, &tool_tree,  &tool_sessions, &tool_leases,   &tool_watch, &tool_pin,
+    &tool_unpin,  &tool_flush, &tool_replay,   &tool_simulate, &tool_sizes, &tool_replay_worker,
 };
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 

@@ -5,6 +5,7 @@
 #include "client/oracle.h"
 #include "client/tool_replay.h"
 #include "client/trace.h"
+#include "daemon/policy.h"
 #include "kernels/page.h"
 
 #include <stdlib.h>
@@ -173,7 +174,7 @@ static int start_daemon(replay_options *options, const reuse_counts *possible, t
     /* Frames must never be what is short, since pages are what --capacity counts: 6 % for what
      * slabs waste, and some for sizes that only short pages have. */
     uint64_t arena = (max_pages * page_bytes / 100 * 106 / mib + 8) * mib;
-    code = tool_daemon_start(max_pages, arena, (uint32_t)options->page_tokens, d);
+    code = tool_daemon_start(max_pages, arena, (uint32_t)options->page_tokens, options->policy, d);
     if (code != TOOL_OK && !tool_stopping() && arena > (uint64_t)1 << 30)
         tool_fail(code,
                   "room for %s pages of up to %s was asked for, %s of shared memory in all; "
@@ -212,6 +213,12 @@ static int read_options(const tool_command *self, int argc, char **argv, replay_
          .text = &o->capacity,
          .help = "pages that the started daemon has room for: a number, or a part of the trace's "
                  "different pages such as 10% (room for all)"},
+        {.name = "policy",
+         .value = "NAME",
+         .text = &o->policy,
+         .help =
+             "which pages go first in the started daemon when room is needed: worth or lru, see "
+             "kvtrunkd.conf(5) (worth)"},
         {.name = "wait",
          .value = "MS",
          .number = &o->wait_ms,
@@ -256,6 +263,7 @@ static int read_options(const tool_command *self, int argc, char **argv, replay_
                  "that was written; with a set that loses something, every row must be near it"},
         {.name = "json", .flag = &o->json, .help = "one JSON object at the end, nothing before"},
         {0}};
+    policy_rule rule;
     int n = 0, code = tool_options(self, argc, argv, options, &o->trace, 1, &n);
     if (code != TOOL_OK)
         return code;
@@ -266,6 +274,8 @@ static int read_options(const tool_command *self, int argc, char **argv, replay_
         return tool_fail(TOOL_USAGE,
                          "replay --capacity: is for a daemon that replay starts itself; "
                          "one that --connect names has its own");
+    if (!policy_of_name(o->policy, &rule))
+        return tool_fail(TOOL_USAGE, "replay --policy %s: worth or lru is needed", o->policy);
     if (strcmp(o->dtype, "f16") != 0 && strcmp(o->dtype, "bf16") != 0)
         return tool_fail(TOOL_USAGE, "replay --dtype %s: f16 or bf16 is needed", o->dtype);
     return TOOL_OK;
@@ -278,6 +288,7 @@ static int run(const tool_command *self, int argc, char **argv) {
                               .head_dim = 4,
                               .codec = "f16",
                               .dtype = "f16",
+                              .policy = "worth",
                               .timeout_ms = 20000};
     reuse_counts possible = {0};
     replay_result result = {0};

@@ -19,6 +19,7 @@ typedef struct replay_options {
     const char *socket;   /* --connect, or the private daemon's */
     const char *capacity; /* NULL: room for all */
     const char *codec, *dtype;
+    const char *policy;             /* of the private daemon */
     uint64_t n_workers, n_requests; /* requests: 0 = all */
     uint64_t layers, heads, head_dim;
     uint64_t page_tokens; /* 0 until the trace has been looked at */

@@ -80,13 +80,17 @@ static kvt_status open_stores(core *c) {
                            .n_slots = 1};
     uint32_t n_pages = g->max_pages + page_slack(g);
     size_t tree_bytes = radix_bytes(&limits), pages_bytes = page_table_bytes(n_pages),
-           place_bytes = frames_bytes(g->arena_bytes, g->max_frames);
+           place_bytes = frames_bytes(g->arena_bytes, g->max_frames),
+           policy_n_bytes = policy_bytes(g->policy, g->max_pages);
     c->tree_memory = block(tree_bytes);
     c->pages_memory = block(pages_bytes);
     c->frames_memory = block(place_bytes);
-    if (!c->tree_memory || !c->pages_memory || !c->frames_memory)
+    c->policy_memory = block(policy_n_bytes);
+    if (!c->tree_memory || !c->pages_memory || !c->frames_memory || !c->policy_memory)
         return KVT_ENOMEM;
     kvt_status status = radix_init(c->tree_memory, tree_bytes, &limits, &c->tree);
+    if (status == KVT_OK)
+        status = policy_init(c->policy_memory, policy_n_bytes, g->policy, g->max_pages, &c->policy);
     if (status == KVT_OK)
         status = page_table_init(c->pages_memory, pages_bytes, n_pages, &c->pages);
     if (status == KVT_OK)
@@ -183,6 +187,7 @@ void core_close(core *c) {
     block_free(c->tree_memory);
     block_free(c->pages_memory);
     block_free(c->frames_memory);
+    block_free(c->policy_memory);
     free(c->pipes);
     free(c->realms);
     free(c->sessions);

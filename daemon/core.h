@@ -17,6 +17,7 @@
 
 #include "client/kvtrunk.h"
 #include "client/wire.h"
+#include "daemon/policy.h"
 #include "kernels/page.h"
 #include "radix/radix.h"
 #include "store/tier_key.h"
@@ -193,6 +194,7 @@ typedef struct core_config {
     uint32_t max_leases_total;       /* of all */
     uint32_t max_claimed_pages;      /* of a session, unsealed */
     uint32_t max_jobs;               /* under way at once; with tiers, CORE_TIER_JOBS beside */
+    policy_rule policy;              /* who goes first when room is needed */
     uint32_t grace_ms;               /* an orphaned session is kept so long */
     uint32_t max_wait_ms;            /* bound of WAIT */
     uint32_t max_pins;               /* 0: none can be made */

@@ -63,14 +63,14 @@ static int start_at_lease(core *c, request *rq, const kvt_acquire_req *req, leas
 /* Puts the missing pages behind `cur`, which is pinned; the pin moves along. Ends early when there
  * is no room or the session claims too much; returns the last node. */
 static radix_node claim_pages(core *c, const session *s, radix_node cur, const uint32_t *tokens,
-                              uint32_t n_tokens) {
+                              uint32_t n_tokens, uint64_t page_bytes) {
     uint32_t page_tokens = radix_page_tokens(c->tree, cur), n_claimed = s->n_claimed;
     for (uint32_t at = 0; at < n_tokens; at += page_tokens) {
         uint32_t n = n_tokens - at < page_tokens ? n_tokens - at : page_tokens;
         radix_node node;
         if (n_claimed >= c->config.max_claimed_pages)
             break;
-        kvt_status status = node_alloc(c, cur, tokens + at, n, &node);
+        kvt_status status = node_alloc(c, cur, tokens + at, n, page_bytes, &node);
         if (status != KVT_OK && status != KVT_EEXIST)
             break;
         n_claimed++;
@@ -127,14 +127,15 @@ static void lease_set_path(core *c, session *s, lease *l, const start *at, int c
                   !(held && m.partial != RADIX_NONE && matched + m.partial_tokens == at->n_tokens);
     l->claim = (uint8_t)claim;
     if (claim && missing)
-        l->tail = claim_pages(c, s, l->tail, c->tokens + matched, at->n_tokens - matched);
+        l->tail = claim_pages(c, s, l->tail, c->tokens + matched, at->n_tokens - matched,
+                              realm_page_bytes(&c->realms[l->realm]));
 }
 
-static void touch(core *c, const lease *l) {
-    c->clock++;
-    radix_touch(c->tree, l->tail, c->clock);
+/* The first n_again pages the lease had before. */
+static void touch(core *c, const lease *l, uint32_t n_again) {
+    policy_tree_use(c->policy, c->tree, l->tail, n_again, path_tokens(c, l->tail) >= l->n_tokens);
     if (l->partial != RADIX_NONE)
-        radix_set_key(c->tree, l->partial, c->clock);
+        radix_set_key(c->tree, l->partial, policy_use(c->policy, l->partial, 0));
 }
 
 static void count_acquire(core *c, const lease *l) {
@@ -188,6 +189,7 @@ void serve_acquire(core *c, request *rq) {
         return;
     }
     radix_node old_tail = l->tail, old_partial = l->partial;
+    uint32_t n_again = radix_depth(c->tree, at.from);
     int claim = (req.flags & KVT_ACQUIRE_CLAIM) && !c->draining;
     l->leave_one = (req.flags & KVT_ACQUIRE_LEAVE_ONE) != 0;
     l->n_tokens = at.before + at.n_tokens;
@@ -197,7 +199,7 @@ void serve_acquire(core *c, request *rq) {
         lease_drop_path(c, l, old_tail, old_partial);
     lease_take_over(c, l);
     lease_recount(c, l);
-    touch(c, l);
+    touch(c, l, n_again);
     pins_hit(c, l);
     l->n_asked = req.n_tokens;
     lease_note_tiers(c, l);

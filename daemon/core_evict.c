@@ -19,12 +19,12 @@ void node_discard(core *c, radix_node node) {
     c->n_held -= (uint32_t)radix_is_held(c->tree, node);
     c->n_hidden -= (uint32_t)radix_is_hidden(c->tree, node);
     node_drop_pages(c, node);
-    kvt_status status = radix_remove(c->tree, node);
-    KVT_ASSERT(status == KVT_OK);
+    policy_tree_remove(c->policy, c->tree, node);
 }
 
 static void evict(core *c, radix_node node) {
     uint32_t n_slots = radix_slots(c->tree, node);
+    policy_tree_evicts(c->policy, c->tree, node);
     for (uint32_t slot = 0; slot < n_slots; slot++) {
         const page_entry *entry = node_entry(c, node, slot);
         KVT_ASSERT(entry && (entry->frame != PAGE_NO_FRAME || c->tiers));
@@ -143,16 +143,17 @@ kvt_status frame_alloc(core *c, uint64_t bytes, uint32_t *ret_frame) {
 }
 
 kvt_status node_alloc(core *c, radix_node parent, const uint32_t *tokens, uint32_t n_tokens,
-                      radix_node *ret_node) {
+                      uint64_t n_bytes, radix_node *ret_node) {
     for (;;) {
-        kvt_status status = radix_insert(c->tree, parent, tokens, n_tokens, c->clock, ret_node);
+        kvt_status status =
+            policy_tree_insert(c->policy, c->tree, parent, tokens, n_tokens, n_bytes, ret_node);
         if (status == KVT_EEXIST)
             return status;
         if (status == KVT_OK) {
             status = node_claim_pages(c, *ret_node);
             if (status == KVT_OK)
                 return KVT_OK;
-            radix_remove(c->tree, *ret_node);
+            policy_tree_remove(c->policy, c->tree, *ret_node);
         }
         if (status != KVT_EFULL || !evict_coldest(c))
             return status;

@@ -105,9 +105,10 @@ void core_found_page(core *c, const core_found *found) {
         erase_record(c, found);
         return;
     }
-    kvt_status status = radix_insert(c->tree, parent, record->tokens, record->n_tokens, 0, &node);
+    kvt_status status = policy_tree_insert(c->policy, c->tree, parent, record->tokens,
+                                           record->n_tokens, found->bytes, &node);
     if (status == KVT_OK && node_claim_pages(c, node) != KVT_OK) {
-        radix_remove(c->tree, node);
+        policy_tree_remove(c->policy, c->tree, node);
         status = KVT_EFULL;
     }
     if (status != KVT_OK && status != KVT_EEXIST) {

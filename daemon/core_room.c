@@ -16,7 +16,8 @@ enum {
 
 /* What a page in use counts as: used now. */
 static uint64_t key_now(const core *c) {
-    return c->clock < KEY_HALF ? c->clock : KEY_HALF - 1;
+    uint64_t key = policy_key_now(c->policy);
+    return key < KEY_HALF ? key : KEY_HALF - 1;
 }
 
 /* --- the arena ---------------------------------------------------------------------------------

@@ -12,6 +12,7 @@
 
 #include "client/assert.h"
 #include "daemon/core.h"
+#include "daemon/policy_tree.h"
 #include "store/frames.h"
 #include "store/order.h"
 #include "store/page_table.h"
@@ -211,9 +212,10 @@ struct core {
     char staging_dir[KVT_WIRE_MAX_PATH + 1];
 
     radix *tree;
+    policy *policy; /* whose keys the tree's are */
     page_table *pages;
     frames *frames;
-    void *tree_memory, *pages_memory, *frames_memory;
+    void *tree_memory, *policy_memory, *pages_memory, *frames_memory;
 
     realm *realms;
     uint32_t n_realms;
@@ -254,7 +256,6 @@ struct core {
     tiers *tiers; /* NULL: the arena is all there is */
 
     uint32_t n_held; /* sealed pages in the tree */
-    uint64_t clock;  /* of the policy: rises with every use */
     int draining;
     core_counts counts; /* the counters; the rest is filled in when asked for */
 
@@ -452,6 +453,7 @@ void page_lost(core *c, page_handle page); /* no tier has it */
 int evict_coldest(core *c);                                           /* 0: nothing may go */
 kvt_status frame_alloc(core *c, uint64_t bytes, uint32_t *ret_frame); /* evicts for it */
 kvt_status node_alloc(core *c, radix_node parent, const uint32_t *tokens, uint32_t n_tokens,
+                      uint64_t n_bytes,
                       radix_node *ret_node); /* evicts for it; KVT_EEXIST as radix_insert */
 void node_discard(core *c, radix_node node); /* leaf, no pins: the tree's reference is dropped */
 void page_drop(core *c, page_handle page);   /* a reference; frees the frame with the last one */

@@ -269,6 +269,16 @@ const param params[] = {
      .high = 64,
      .standard = "2",
      .text = "Threads that copy and check sealed pages."},
+    {.name = "policy",
+     .type = PARAM_ENUM,
+     .offset = AT(policy),
+     .choices = {"worth", "lru", NULL},
+     .standard = "\"worth\"",
+     .text =
+         "Which pages go when room is needed; always ends of prefixes only. `worth`: those that "
+         "have stayed as long as pages of their kind are worth, which is learned from what "
+         "comes back; it equals `lru` when all kinds do alike, and costs 12 bytes a page more. "
+         "`lru`: those that were unused longest. `kvtrunk simulate` compares both."},
     {.name = "grace_ms",
      .type = PARAM_MS,
      .flags = PARAM_OF_TENANT,

@@ -73,6 +73,7 @@ typedef struct param_values {
     uint64_t max_pinned_owner; /* bytes; 0: as max_pinned */
     uint64_t max_jobs;
     uint64_t job_threads;
+    uint64_t policy; /* index into its choices, which are policy_rule's */
     uint64_t grace_ms;
     uint64_t max_wait_ms;
     uint64_t host;                           /* bytes of the host tier; 0: none */

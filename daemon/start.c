@@ -228,6 +228,7 @@ static kvt_status open_core(tenant *t, char *why, size_t why_bytes) {
         .max_claimed_pages =
             v->max_claimed_pages < t->max_pages ? (uint32_t)v->max_claimed_pages : t->max_pages,
         .max_jobs = (uint32_t)v->max_jobs,
+        .policy = (policy_rule)v->policy,
         .grace_ms = (uint32_t)v->grace_ms,
         .max_wait_ms = (uint32_t)v->max_wait_ms,
         .max_pins = (uint32_t)v->max_pins,

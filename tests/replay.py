@@ -54,7 +54,7 @@ def limited(trace, percent, n_requests):
     """Room for a part of the different pages: LRU on path tails."""
     counted = count_reuse.report(os.path.join(count_reuse.TRACES, trace), n_requests, percent)
     limit = ["--requests", str(n_requests)] if n_requests else []
-    result = replay(trace, "--capacity", f"{percent}%", *limit)
+    result = replay(trace, "--capacity", f"{percent}%", "--policy", "lru", *limit)
     expect(f"{trace} at {percent} %: hit rate in %",
            round(100 * result["tokens_served"] / result["tokens_asked"], 2),
            round(counted["lru_percent"], 2), 0.5)

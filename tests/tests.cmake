@@ -163,3 +163,7 @@ kvt_test(e2e_watch_long TARGET e2e_watch ARGS 100000 LABELS slow TIMEOUT 3600)
 # Users of its own: root alone can make them.
 kvt_test(e2e_tenants SOURCES e2e/tenants.c e2e/e2e.c LIBS kvtrunk_static kvt_oracle LABELS e2e
          NEEDS kvtrunkd TIMEOUT 300)
+
+# Who goes first: the policy with the tree, and `kvtrunk simulate` over the traces.
+kvt_test(test_policy SOURCES test_policy.c LIBS kvt_policy)
+kvt_test(test_policy_long TARGET test_policy ARGS 100 100000 LABELS slow TIMEOUT 1200)
