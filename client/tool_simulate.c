@@ -111,7 +111,7 @@ static int read_rules(request *r) {
     return TOOL_OK;
 }
 
-/* Bytes of a full page, or of all pages of a block that is kept as one. */
+/* Bytes of a full page, or of the pages that make up a block that is kept as one. */
 static int page_bytes(const request *r, const char *set, uint64_t *ret_bytes) {
     char why[WHY_BYTES] = "";
     sizes_plan plan;
@@ -121,7 +121,7 @@ static int page_bytes(const request *r, const char *set, uint64_t *ret_bytes) {
     *ret_bytes = 0;
     for (uint32_t i = 0; i < r->geometry.n_groups; i++)
         *ret_bytes += plan.groups[i].page_bytes;
-    *ret_bytes *= r->trace.full_tokens / r->trace.page_tokens;
+    *ret_bytes = sim_bytes(*ret_bytes, r->trace.full_tokens, r->trace.page_tokens);
     return TOOL_OK;
 }
 

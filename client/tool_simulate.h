@@ -28,7 +28,7 @@ typedef struct sim_trace {
     uint32_t n_pages;
     uint64_t tokens_asked;
     uint32_t full_tokens; /* of a full one of these */
-    uint32_t page_tokens; /* of the pages that it is kept in: full_tokens or a part of it */
+    uint32_t page_tokens; /* of the pages that its bytes are counted in */
     double hours;         /* from the first request to the last */
 } sim_trace;
 

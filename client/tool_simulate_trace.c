@@ -138,12 +138,12 @@ static kvt_status take_request(reader *r, const trace_request *request, int bloc
 }
 
 /* The largest page that is allowed, is no more than the recommended one, and in which the trace's
- * blocks end where pages end. */
+ * blocks end where pages end; if there is none, the recommended one. */
 static uint32_t suggested_page_tokens(const trace_info *info) {
     uint32_t n = 64;
     while (info->kind == TRACE_PCT1 && n > 16 && info->block_tokens % n != 0)
         n /= 2;
-    return n;
+    return info->kind == TRACE_PCT1 && info->block_tokens % n != 0 ? 64 : n;
 }
 
 static int read_all(reader *r, trace *t, const char *path, uint32_t page_tokens,
@@ -154,11 +154,6 @@ static int read_all(reader *r, trace *t, const char *path, uint32_t page_tokens,
     trace_info_get(t, &info);
     int blocks = info.kind == TRACE_PCT1;
     to->page_tokens = page_tokens ? page_tokens : suggested_page_tokens(&info);
-    if (blocks && info.block_tokens % to->page_tokens != 0)
-        return tool_fail(TOOL_USAGE,
-                         "simulate --page-tokens %u: %s has blocks of %u tokens, which do not end "
-                         "where such pages do",
-                         to->page_tokens, path, info.block_tokens);
     to->full_tokens = blocks && !page_tokens ? info.block_tokens : to->page_tokens;
     kvt_status status = KVT_OK;
     while (!n_requests || to->n_requests < n_requests) {
@@ -174,7 +169,7 @@ static int read_all(reader *r, trace *t, const char *path, uint32_t page_tokens,
         return tool_fail(TOOL_BAD_INPUT, "%s: %s", path,
                          *trace_why(t) ? trace_why(t) : kvt_status_text(status));
     if (to->n_asked == 0)
-        return tool_fail(TOOL_BAD_INPUT, "%s: no request of it asks for anything", path);
+        return tool_fail(TOOL_BAD_INPUT, "%s: it asks for nothing", path);
     to->hours = (double)(r->last_ms - r->first_ms) / 3600000;
     return TOOL_OK;
 }

@@ -77,7 +77,8 @@ def usage():
     check(re.fullmatch(r"kvtrunk \d+\.\d+\.\d+\n", kvtrunk("--version").stdout), "--version")
     with open(MANUAL, encoding="ascii") as file:
         manual = file.read().replace("\\-", "-")
-    for command in ("status", "tree", "watch", "sessions", "leases", "pin", "unpin", "flush", "replay"):
+    for command in ("status", "tree", "watch", "sessions", "leases", "pin", "unpin", "flush", "replay",
+                    "simulate"):
         for option in re.findall(r"^  (--[a-z-]+)", kvtrunk(command, "--help").stdout, re.M):
             check(option in manual, f"{MANUAL} does not say what {command} {option} is")
     for words, arguments in (
@@ -107,6 +108,18 @@ def usage():
             ("a number of pages", ["replay", small_trace, "--capacity", "ten"]),
             ("a number of pages", ["replay", small_trace, "--capacity", "nan%"]),
             ("--connect", ["replay", small_trace, "--capacity", "9", "--connect", "/x"]),
+            ("worth or lru", ["replay", small_trace, "--policy", "opt"]),
+            ("which trace", ["simulate"]),
+            ("worth, lru and opt", ["simulate", small_trace, "--policy", "fifo"]),
+            ("each can be named once", ["simulate", small_trace, "--policy", "lru,lru,lru,lru"]),
+            ("--capacity", ["simulate", small_trace, "--capacity", "1x"]),
+            ("--capacity", ["simulate", small_trace, "--capacity", "-1%"]),
+            ("--capacity", ["simulate", small_trace, "--capacity", "nan%"]),
+            ("less than a page", ["simulate", small_trace, "--capacity", "5KiB"]),
+            ("codec", ["simulate", small_trace, "--codec", "nothing"]),
+            ("two sets or more", ["simulate", small_trace, "--ladder", "i8"]),
+            ("takes no less", ["simulate", small_trace, "--ladder", "i4,i8"]),
+            ("16, 32, 64 or 128", ["simulate", small_trace, "--page-tokens", "48"]),
             ("f16 or bf16", ["replay", small_trace, "--dtype", "f32"]),
             ("head_dim", ["replay", small_trace, "--head-dim", "3"]),
             ("page_tokens", ["replay", small_trace, "--page-tokens", "48"]),
@@ -120,6 +133,11 @@ def bad_files():
     expect(4, "no trace", "replay", write("text", "hello\n"))
     head = "# PCT1 block_tokens=4 requests=2 source=s\n"
     expect(4, "line 3", "replay", write("broken", head + "0 4 1 - 0+1\n0 4 1 - 1+\n"))
+    expect(4, "cannot be opened", "simulate", os.path.join(folder, "nothing"))
+    expect(4, "line 3", "simulate", os.path.join(folder, "broken"))
+    expect(4, "asks for nothing", "simulate",
+           write("empty", "# PCT1 block_tokens=4 requests=1 source=s\n0 0 1 - -\n"))
+    expect(4, "No such file", "simulate", small_trace, "--model", os.path.join(folder, "nothing"))
     expect(4, "header says 2", "replay", write("short", head + "0 4 1 - 0+1\n"))
 
 
