@@ -25,17 +25,17 @@ enum {
  */
 
 static disk_realm_entry *realm_find(disk *d, uint32_t number) {
-    for (uint32_t i = 0; i < DISK_MAX_REALMS; i++)
+    for (uint32_t i = 0; i < d->n_realm_places; i++)
         if (d->realms[i].bytes && d->realms[i].number == number)
             return &d->realms[i];
     return NULL;
 }
 
 static disk_realm_entry *realm_place(disk *d) {
-    for (uint32_t i = 0; i < DISK_MAX_REALMS; i++)
+    for (uint32_t i = 0; i < d->n_realm_places; i++)
         if (!d->realms[i].bytes)
             return &d->realms[i];
-    return NULL;
+    return d->n_realm_places < DISK_MAX_REALMS ? &d->realms[d->n_realm_places++] : NULL;
 }
 
 kvt_status disk_realm(disk *d, uint32_t number, const void *bytes, size_t n_bytes) {

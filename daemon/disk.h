@@ -63,13 +63,17 @@ typedef struct disk_item {
  *
  * WRITE: a transaction or several, in order. An item's parent is in the file, or earlier in this
  * request, or in a request submitted before: its serial is known at once, since disk_submit fills
- * it in (and, for one earlier in the same request, the child's parent_serial too). Status: KVT_OK
- * (`serial` is the record's: another than was given if the page was there already, which happens
- * while the scan is under way), KVT_EEXIST (another page has this key; do not write its children
- * either), KVT_EORDER (its parent is not there), KVT_EFULL, KVT_EIO. READ: KVT_OK: the bytes stand
- * in the host arena and everything was compared. KVT_ENOENT, KVT_ECORRUPT (dropped), KVT_EIO: the
- * bytes there are void. Reads overtake writes. DELETE: KVT_OK, KVT_ENOENT. Tails before what is in
- * front of them. Writes, deletes and flushes are done in the order of their submission.
+ * it in (and, for one earlier in the same request, the child's parent_serial too). KVT_OK: `serial`
+ * is the record's (another than was given if the page was there already, which happens while the
+ * scan is under way). KVT_EEXIST: another page has this key; its children cannot be written either.
+ * KVT_EORDER: its parent is not there. KVT_EFULL, KVT_EIO; KVT_ENOENT: the realm was forgotten.
+ *
+ * READ: KVT_OK: the bytes stand in the host arena and everything was compared. KVT_ENOENT,
+ * KVT_ECORRUPT (dropped), KVT_EIO: the bytes there are void. Reads overtake writes.
+ *
+ * DELETE: KVT_OK, KVT_ENOENT. Tails before what is in front of them.
+ *
+ * Writes, deletes and flushes are done in the order of their submission.
  */
 typedef struct disk_request {
     disk_kind kind;

@@ -54,6 +54,7 @@ struct disk {
     uint64_t last_serial;
 
     disk_realm_entry realms[DISK_MAX_REALMS];
+    uint32_t n_realm_places; /* those behind were never used */
     int scanned;
     uint32_t scan_numbers[TIER_MAX_REALMS]; /* the daemon's, by place in the scan's list */
     uint32_t n_scan_numbers;

@@ -4,9 +4,10 @@
  *
  * How it is run, and why. No WRITEMAP: a stray write of this process would reach the file, and a
  * full disk would be a SIGBUS. NOSYNC: waiting for the disk protects only against the system's
- * death, after which the file is thrown away. NOLOCK: one process, one thread, no read transaction
- * open while one writes, so there is no reader table that dead readers could fill and nothing that
- * keeps freed pages from being used again.
+ * death, after which the file is thrown away; and it would cost most of the speed (128 MB in 128
+ * transactions on ext4: .3 to .5 s without, 1.4 to 1.6 s with NOMETASYNC, 2.3 s with neither).
+ * NOLOCK: one process, one thread, no read transaction open while one writes, so there is no reader
+ * table that dead readers could fill and nothing that keeps freed pages from being used again.
  *
  * KVT_EFULL: the map or the disk has no room. KVT_EIO with lmdb_broken: the file, or what LMDB
  * believes of it, is damaged; only lmdb_close is allowed then. KVT_EIO without: the system failed.
