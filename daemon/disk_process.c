@@ -122,6 +122,24 @@ static void fresh_life(disk *d) {
         d->realms[i].told = 0;
 }
 
+/* Its socket and its end. If they cannot be watched (a kernel before 5.3, or no memory), it ends.
+ */
+static int watch_helper(disk *d, int socket) {
+    struct epoll_event on_socket = {.events = EPOLLIN}, on_end = {.events = EPOLLIN};
+    d->pidfd = (int)syscall(SYS_pidfd_open, d->pid, 0);
+    if (d->pidfd >= 0 && epoll_ctl(d->epoll_fd, EPOLL_CTL_ADD, socket, &on_socket) == 0 &&
+        epoll_ctl(d->epoll_fd, EPOLL_CTL_ADD, d->pidfd, &on_end) == 0)
+        return 0;
+    int error = errno;
+    kill(d->pid, SIGKILL);
+    waitpid(d->pid, NULL, 0);
+    d->pid = 0;
+    if (d->pidfd >= 0)
+        close(d->pidfd);
+    d->pidfd = -1;
+    return error;
+}
+
 kvt_status disk_spawn(disk *d, char *why, size_t why_bytes) {
     int ends[2], ours = -1, theirs = -1, host = -1, error = 0;
     KVT_ASSERT(d->pid == 0 && d->socket < 0);
@@ -134,15 +152,8 @@ kvt_status disk_spawn(disk *d, char *why, size_t why_bytes) {
         error = errno;
     if (!error)
         error = spawn(d, theirs, host);
-    if (!error) {
-        d->pidfd = (int)syscall(SYS_pidfd_open, d->pid, 0);
-        if (d->pidfd < 0) { /* cannot be watched: a kernel before 5.3 */
-            error = errno;
-            kill(d->pid, SIGKILL);
-            waitpid(d->pid, NULL, 0);
-            d->pid = 0;
-        }
-    }
+    if (!error)
+        error = watch_helper(d, ours);
     close(ends[1]);
     if (theirs >= 0)
         close(theirs);
@@ -154,9 +165,6 @@ kvt_status disk_spawn(disk *d, char *why, size_t why_bytes) {
                        "the disk helper cannot be started: %s", strerror(error));
     }
     d->socket = ours;
-    struct epoll_event on_socket = {.events = EPOLLIN}, on_end = {.events = EPOLLIN};
-    KVT_ASSERT(epoll_ctl(d->epoll_fd, EPOLL_CTL_ADD, d->socket, &on_socket) == 0);
-    KVT_ASSERT(epoll_ctl(d->epoll_fd, EPOLL_CTL_ADD, d->pidfd, &on_end) == 0);
     fresh_life(d);
     return KVT_OK;
 }

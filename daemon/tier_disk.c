@@ -48,7 +48,8 @@ static void on_done(void *context, disk_request *request) {
 
 static uint32_t on_realm(void *context, const void *bytes, size_t n_bytes) {
     tier_disk *d = context;
-    uint32_t realm = core_found_realm(d->core, bytes, n_bytes);
+    /* No core: the start has failed, and the disk is being closed again. */
+    uint32_t realm = d->core ? core_found_realm(d->core, bytes, n_bytes) : 0;
     return realm ? realm : DISK_NO_REALM;
 }
 
@@ -61,7 +62,7 @@ static void on_found(void *context, const disk_found *found) {
                           .depth = found->depth,
                           .slot = found->slot,
                           .n_tokens = found->n_tokens};
-    if (found->n_tokens > sizeof record.tokens / sizeof *record.tokens)
+    if (!d->core || found->n_tokens > sizeof record.tokens / sizeof *record.tokens)
         return;
     memcpy(record.tokens, found->tokens, found->n_tokens * sizeof *record.tokens);
     core_found_page(d->core, &(core_found){.realm = found->realm,
@@ -74,6 +75,8 @@ static void on_found(void *context, const disk_found *found) {
 static void on_scan_done(void *context) {
     tier_disk *d = context;
     core_counts n;
+    if (!d->core)
+        return;
     core_found_all(d->core);
     core_count(d->core, &n);
     log_write(LOG_INFO, "the disk holds %llu pages", (unsigned long long)n.pages_disk);

@@ -144,6 +144,7 @@ if(NOT KVT_SANITIZE)
     kvt_test(failing_client SOURCES failing/failing.c e2e/e2e.c LIBS kvtrunk_static kvt_oracle
              ARGS client LABELS e2e NEEDS kvtrunkd kvt_failing TIMEOUT 300)
     kvt_test(failing_daemon TARGET failing_client ARGS daemon LABELS e2e TIMEOUT 300)
+    kvt_test(failing_disk TARGET failing_client ARGS daemon disk LABELS slow TIMEOUT 900)
 endif()
 kvt_test(test_client_faults SOURCES test_client_faults.c fake_daemon.c ${client_test})
 

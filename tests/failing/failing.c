@@ -7,11 +7,13 @@
  * What failed says so and can be done again; whatever is read is right; and in the end nothing is
  * left: no memory, no descriptor, no file, and nothing in the daemon's counts.
  *
- *     failing client|daemon STRIDE [nng]    every STRIDEth n only
+ *     failing client|daemon [disk]    disk: the daemon has a disk tier
  *
- * With "nng", the calls of libnng instead of our own. nng 1.5.2 ends the process when some of them
- * fail (a thread that it cannot start, memory for its tables at its first use), so there only this
- * is asked: nothing hangs, no wrong byte is read, and the next daemon cleans up.
+ * Of what libnng calls only socket, bind, listen and connect are made to fail. The rest is left
+ * out, because nng 1.5.2 does not survive it, whatever is done around it: when its first socket is
+ * opened, most allocations that fail end in SIGSEGV or in a hang, threads that cannot be started
+ * too, and getrandom in its panic (abort). That is before the daemon serves, and before kvt_open
+ * returns.
  */
 #include "tests/e2e/e2e.h"
 
@@ -221,6 +223,7 @@ static const e2e_jobs jobs[] = {{"worker", worker}, {"client", client}, {NULL, N
 typedef struct plan {
     const char *kind; /* memory, calls or sockets */
     long n;
+    int disk;        /* the daemon has a disk tier */
     const char *off; /* ":off": not before the program says so */
 } plan;
 
@@ -343,12 +346,15 @@ static void client_runs(const e2e_daemon *d, const char *memory, const char *kin
 
 /* It audits itself after each event, but not where the memory for that is what would fail. */
 static void daemon_start(e2e_daemon *d, const plan *p, int report, int ready, const char *log) {
-    char program[512], ready_fd[16], arena[256], staging[256];
+    char program[512], ready_fd[16], arena[256], staging[256], place[256], *disk = NULL;
     const char *build = getenv("KVT_BUILD_DIR");
     snprintf(program, sizeof program, "%s/daemon/kvtrunkd", build ? build : "build");
     snprintf(ready_fd, sizeof ready_fd, "%d", ready);
     snprintf(arena, sizeof arena, "arena_dir=%s", d->folder);
     snprintf(staging, sizeof staging, "staging_dir=%s", d->folder);
+    snprintf(place, sizeof place, "disk_dir=%s.disk", d->folder);
+    if (p->disk)
+        disk = place;
     char *argv[] = {program,
                     (char *)"--socket",
                     d->socket,
@@ -368,6 +374,8 @@ static void daemon_start(e2e_daemon *d, const plan *p, int report, int ready, co
                     arena,
                     (char *)"--set",
                     staging,
+                    disk ? (char *)"--set" : NULL,
+                    disk,
                     NULL};
     fcntl(ready, F_SETFD, 0);
     d->pid = start(program, argv, p, report, log);
@@ -441,9 +449,9 @@ static int daemon_run(e2e_daemon *d, const plan *p, long *ret_refused) {
     return name[0] != 0;
 }
 
-static void daemon_runs(e2e_daemon *d, const char *kind, long min_n) {
+static void daemon_runs(e2e_daemon *d, const char *kind, int disk, long min_n) {
     long n = 1, n_failed = 0, n_refused = 0;
-    for (plan p = {.kind = kind, .off = ""}; n < MANY; n++) {
+    for (plan p = {.kind = kind, .disk = disk, .off = ""}; n < MANY; n++) {
         p.n = n;
         if (!daemon_run(d, &p, &n_refused))
             break;
@@ -464,7 +472,7 @@ int main(int argc, char **argv) {
     int child = e2e_child_main(argc, argv, jobs);
     if (child >= 0)
         return child;
-    CHECK_MSG(argc >= 2, "failing client|daemon");
+    CHECK_MSG(argc >= 2, "failing client|daemon [disk]");
     e2e_daemon d = {0};
     signal(SIGPIPE, SIG_IGN);
     if (strcmp(argv[1], "client") == 0) {
@@ -480,12 +488,13 @@ int main(int argc, char **argv) {
         e2e_finish(&d);
         CHECK(rmdir(memory) == 0);
     } else {
-        char command[256];
+        char command[512];
         daemon_folder(&d);
-        daemon_runs(&d, "memory", 15);
-        daemon_runs(&d, "calls", 50);
-        daemon_runs(&d, "sockets", 3);
-        snprintf(command, sizeof command, "rm -rf '%s'", d.folder);
+        int disk = argc > 2;
+        daemon_runs(&d, "memory", disk, 15);
+        daemon_runs(&d, "calls", disk, 50);
+        daemon_runs(&d, "sockets", disk, 3);
+        snprintf(command, sizeof command, "rm -rf '%s' '%s.disk'", d.folder, d.folder);
         CHECK(system(command) == 0);
     }
     return 0;
