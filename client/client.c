@@ -135,15 +135,18 @@ static kvt_status take_realm(kvt_client *c, const kvt_realm *realm) {
     status = kvt_geometry_check(&realm->geometry, why, sizeof why);
     if (status != KVT_OK)
         return kvt_error(status, "realm.geometry: %s", why);
-    if (realm->geometry.n_groups != 1)
-        return kvt_error(KVT_ENOTSUP, "realm.geometry: %u layer groups; 1 is possible",
-                         realm->geometry.n_groups);
-    status = kvt_page_shape_init(&realm->geometry, 0, realm->codec, why, sizeof why, &c->shape);
-    if (status != KVT_OK)
-        return kvt_error(status, "realm.codec: %s", why);
-    status = kvt_page_shape_init(&realm->geometry, 0, "f16", why, sizeof why, &c->raw_shape);
-    if (status != KVT_OK)
-        return kvt_error(status, "realm.geometry: %s", why);
+    for (uint32_t group = 0; group < realm->geometry.n_groups; group++) {
+        status = kvt_page_shape_init(&realm->geometry, group, realm->codec, why, sizeof why,
+                                     &c->shapes[group]);
+        if (status != KVT_OK)
+            return kvt_error(status, "realm.codec: %s", why);
+        status = kvt_page_shape_init(&realm->geometry, group, "f16", why, sizeof why,
+                                     &c->raw_shapes[group]);
+        if (status != KVT_OK)
+            return kvt_error(status, "realm.geometry: %s", why);
+        c->group_offset[group + 1] =
+            c->group_offset[group] + (uint32_t)kvt_page_max_bytes(&c->shapes[group]);
+    }
     status = kvt_wire_realm_encode(realm, c->canonical, sizeof c->canonical, &c->n_canonical);
     if (status != KVT_OK)
         return kvt_error_plain(status);

@@ -72,11 +72,11 @@ typedef struct kvt_device_work {
     uint32_t n_pages; /* encoded by it, and not yet sealed or dropped */
 } kvt_device_work;
 
-/* A page that was encoded for a lease and not yet sealed. */
+/* A page that was encoded for a lease and not yet sealed: its groups lie in one slot. */
 typedef struct kvt_encoded {
     uint32_t page;
-    uint32_t bytes;
     uint32_t slot;
+    uint32_t bytes[KVT_MAX_GROUPS]; /* 0: this group was not encoded */
     kvt_staging *staging;
     kvt_device_work *work; /* NULL: done by the CPU; else bytes are known once that is done */
     uint32_t number;       /* of the page in it */
@@ -91,6 +91,7 @@ struct kvt_lease {
     uint64_t epoch;
     uint32_t session; /* number of the session, to tell others' pages from our own */
     int lost;         /* the daemon does not know it, or nobody knows what path it names */
+    int behind;       /* a reply that would have told what it names now has not come */
     const kvt_pending *pending; /* the call that was begun on it and is not finished */
     kvt_arena *arena;           /* of its epoch */
     uint32_t n_tokens;
@@ -98,10 +99,11 @@ struct kvt_lease {
     uint32_t computing_tokens;
     uint32_t claimed_tokens;
     uint32_t foreign_pages;
-    uint32_t n_pages; /* that cover held_tokens: pages[0 .. n_pages), checked against the arena */
+    uint32_t n_pages;                    /* that cover held_tokens */
+    uint32_t first_page[KVT_MAX_GROUPS]; /* that the group has; it has all behind it */
     uint32_t room_pages;
-    kvt_wire_page *pages;
-    uint32_t n_encoded; /* by rising page number */
+    kvt_wire_page *pages; /* [room_pages][n_groups], kvt_lease_page; checked against the arena */
+    uint32_t n_encoded;   /* by rising page number */
     uint32_t room_encoded;
     kvt_encoded *encoded;
     kvt_device_work *work;    /* the last first; belongs to `arena` */
@@ -133,8 +135,9 @@ struct kvt_client {
     int reports_only;
     uint32_t forks; /* kvt_client_forks of the process that opened it */
     kvt_geometry geometry;
-    kvt_page_shape shape;
-    kvt_page_shape raw_shape; /* the same under codec set "f16" */
+    kvt_page_shape shapes[KVT_MAX_GROUPS];
+    kvt_page_shape raw_shapes[KVT_MAX_GROUPS]; /* the same under codec set "f16" */
+    uint32_t group_offset[KVT_MAX_GROUPS + 1]; /* in a staging slot; the last: its size */
     size_t n_canonical;
     uint8_t canonical[KVT_WIRE_MAX_REALM_BYTES];
     kvt_transport *transport;
@@ -331,10 +334,16 @@ void kvt_encoded_insert(kvt_lease *lease, const kvt_encoded *encoded);
  * another call was begun on it. */
 kvt_status kvt_lease_enter(kvt_lease *lease);
 
-/* The path and pages of `lease` are brought up to date from a list that starts at first_page.
- * KVT_EPROTO: the list is nonsense; the lease is as it was. */
+/* The path and pages of `lease` are brought up to date from lists that start at first_page (those
+ * of groups with windows start where they must). KVT_EPROTO: they are nonsense; the lease is as it
+ * was.
+ */
 kvt_status kvt_lease_take_pages(kvt_lease *lease, uint32_t held_tokens, uint32_t first_page,
-                                uint32_t n_pages, const uint8_t *pages);
+                                uint32_t n_lists, const kvt_page_list *lists);
+
+static inline kvt_wire_page *kvt_lease_page(const kvt_lease *lease, uint32_t page, uint32_t group) {
+    return &lease->pages[(size_t)page * lease->client->geometry.n_groups + group];
+}
 
 /* Asks for what is held now (WAIT without waiting), until deadline_ms. */
 kvt_status kvt_lease_refresh(kvt_lease *lease, uint64_t deadline_ms);
@@ -342,6 +351,9 @@ kvt_status kvt_lease_refresh(kvt_lease *lease, uint64_t deadline_ms);
 /* Is that a path, together with the n_before tokens in front of it? KVT_EINVAL, KVT_ELIMIT. */
 kvt_status kvt_tokens_check(size_t n_before, const uint32_t *tokens, size_t n_tokens,
                             uint32_t flags);
+/* The same, if a reply was missed and layer groups with windows make it matter: pages that have
+ * passed out of one are the lease's only until the daemon has said so. */
+kvt_status kvt_lease_catch_up(kvt_lease *lease);
 
 /* Notes what an error answer means for the lease: one that the daemon does not know is lost. */
 kvt_status kvt_lease_failed(kvt_lease *lease, kvt_status status);

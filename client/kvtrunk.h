@@ -136,7 +136,20 @@ typedef enum kvt_kind {
     KVT_MLA = 2, /* part 0 is the latent, part 1 the rotary part; there is no V; n_kv_heads is 1 */
 } kvt_kind;
 
-/* A run of layers that share one rule of what must be held. */
+/*
+ * LAYER GROUPS. A run of layers that share one rule of what must be held; a hybrid model has
+ * several. Layers are numbered over all groups, in the order of the groups. An engine whose layers
+ * alternate (5 with a window, 1 without, and so on) numbers them anew: first all layers of one
+ * group, then all of the next. Each page has its own bytes for each group.
+ *
+ * With a window W a token at position p reads the positions p - W + 1 .. p of the group's layers,
+ * and no others. (An engine that counts the token itself apart states a window one larger.) So
+ * behind n held tokens only the last W - 1 are needed of such a group, and its older pages are
+ * freed on their own. A prefix is held as far as EVERY group has what it needs there: where a
+ * prompt ends or turns off in the middle of what was freed, less is held than the groups with full
+ * attention have, and whoever computes it again and seals it leaves the window there for the next
+ * one.
+ */
 typedef struct kvt_group {
     uint32_t n_layers;
     uint32_t window; /* sliding window in tokens; 0 = full attention */
@@ -265,7 +278,11 @@ typedef struct kvt_lease_info {
                                   one page. Less than n_tokens when there was no room for all */
     uint32_t page_tokens;
     uint32_t n_pages;       /* pages that cover held_tokens; the last may be used in part */
-    uint32_t foreign_pages; /* of these, pages that another session sealed */
+    uint32_t foreign_pages; /* of these (of the first layer group), pages that another session
+                               sealed */
+    uint32_t first_token[KVT_MAX_GROUPS]; /* each layer group can be decoded from this token on: 0
+                               with full attention; with a window, a page's first token at or
+                               before held_tokens - (window - 1) */
 } kvt_lease_info;
 
 /*
@@ -365,12 +382,15 @@ void kvt_layout_head_major(const kvt_geometry *geometry, size_t n_tokens, void *
 /*
  * Decodes tokens [first_token, first_token + n_tokens) of layers [first_layer, first_layer +
  * n_layers) of the lease into `to`, reading the mapped arena. A worker that wants to overlap
- * loading with computing calls it layer by layer. No round trip.
+ * loading with computing calls it layer by layer. No round trip (but for one if layer groups have
+ * windows and the lease's last kvt_wait or kvt_seal got no answer).
  *
  * KVT_OK: the bytes are what was sealed. The generation of each page's frame was compared before
  * and after. Otherwise the contents of `to` are void: KVT_ESTALE (the lease was lost: a cut
  * connection and the grace time over, or another daemon), KVT_ECORRUPT (header or, with
- * KVT_OPEN_VERIFY, checksum), KVT_EINVAL (a range outside held_tokens or the layers).
+ * KVT_OPEN_VERIFY, checksum), KVT_EINVAL (a range outside held_tokens or the layers, or in front of
+ * kvt_lease_info.first_token of a layer group that it touches: of a hybrid model decode each group
+ * by itself, from its own first token on).
  */
 kvt_status kvt_decode(kvt_lease *lease, size_t first_token, size_t n_tokens, uint32_t first_layer,
                       uint32_t n_layers, const kvt_layout *to);
@@ -390,6 +410,18 @@ kvt_status kvt_decode(kvt_lease *lease, size_t first_token, size_t n_tokens, uin
  * sealed. Cure: seal), KVT_ESTALE, KVT_ECORRUPT (the leading rows).
  */
 kvt_status kvt_encode(kvt_lease *lease, size_t page, const kvt_layout *from);
+
+/*
+ * As kvt_encode, but one layer group of the page alone: layer 0 of `from` is the group's first
+ * layer. For engines that keep the groups of a hybrid model in different places. kvt_encode is the
+ * same as this for each group.
+ *
+ * A page becomes visible once all groups of it are sealed. A group with a window may be left out if
+ * the page ends at or before claimed_tokens - window: kvt_seal then tells the daemon that it has
+ * passed out of the window. (An engine that hands in a prompt when all of it is computed has no
+ * older rows of such a group. The prefix is then held at its end, and not in the middle.)
+ */
+kvt_status kvt_encode_group(kvt_lease *lease, size_t page, uint32_t group, const kvt_layout *from);
 
 /*
  * Hands in every page that was encoded for this lease since the last kvt_seal, in the order of the
@@ -424,7 +456,8 @@ kvt_status kvt_seal(kvt_lease *lease, size_t *ret_sealed_tokens);
  *
  * `stream` is a cudaStream_t (NULL: the default stream) of the arena's GPU. part[] of layouts are
  * device pointers, `from` must stay as it is until the work is done in the stream's order.
- * kvt_decode and kvt_encode work with such an arena too, for KV in host memory.
+ * kvt_decode and kvt_encode work with such an arena too, for KV in host memory. Realms of several
+ * layer groups know only those (KVT_ENOTSUP from the calls below).
  *
  * WHAT COUNTS AS READ. The GPU cannot tell the host at once what it finds, and the host cannot look
  * at a lease while a GPU reads. So what was decoded is right only if kvt_sync, or kvt_release, says

@@ -58,7 +58,8 @@ static kvt_status reserve_pages(kvt_lease *lease, size_t n_tokens) {
     uint32_t n = pages_of(lease, n_tokens);
     if (n <= lease->room_pages)
         return KVT_OK;
-    kvt_wire_page *pages = kvt_memory_resize(lease->pages, n * sizeof *pages);
+    kvt_wire_page *pages = kvt_memory_resize(
+        lease->pages, (size_t)n * lease->client->geometry.n_groups * sizeof *pages);
     if (!pages)
         return kvt_error_plain(KVT_ENOMEM);
     lease->pages = pages;
@@ -123,32 +124,56 @@ static int page_is_good(const kvt_lease *lease, const kvt_wire_page *page, uint3
     return page->rows >= rows && page->rows <= page_tokens && kvt_arena_has(lease->arena, page);
 }
 
+/* The pages of the first group that are there, and that another session sealed. */
 static uint32_t count_foreign(const kvt_lease *lease, uint32_t first, uint32_t end) {
     uint32_t n = 0;
-    for (uint32_t i = first; i < end; i++)
-        n += lease->pages[i].sealer != lease->session;
+    for (uint32_t i = first > lease->first_page[0] ? first : lease->first_page[0]; i < end; i++)
+        n += kvt_lease_page(lease, i, 0)->sealer != lease->session;
     return n;
 }
 
-kvt_status kvt_lease_take_pages(kvt_lease *lease, uint32_t held_tokens, uint32_t first_page,
-                                uint32_t n_pages, const uint8_t *pages) {
+/* A list of pages is one of the group, as far as `cover` pages, with all that the group needs. */
+static kvt_status check_list(const kvt_lease *lease, uint32_t group, uint32_t held_tokens,
+                             uint32_t first_page, const kvt_page_list *list) {
     uint32_t cover = pages_of(lease, held_tokens);
-    if (cover > lease->room_pages || first_page > lease->n_pages ||
-        (cover > first_page && n_pages < cover - first_page))
+    uint32_t window = lease->client->geometry.groups[group].window;
+    uint32_t most = window ? kvt_wire_window_first(held_tokens, window) / page_tokens_of(lease)
+                           : lease->n_pages;
+    if ((!window && list->first_page != first_page) || list->first_page > most ||
+        (cover > list->first_page && list->n_pages < cover - list->first_page))
         return kvt_client_nonsense(lease->client, "a list of pages");
-    for (uint32_t i = first_page; i < cover; i++) {
+    for (uint32_t i = list->first_page; i < cover; i++) {
         kvt_wire_page page;
-        kvt_wire_get_page(pages, i - first_page, &page);
+        kvt_wire_get_page(list->pages, i - list->first_page, &page);
         if (!page_is_good(lease, &page, i, held_tokens))
             return kvt_client_nonsense(lease->client, "the description of a page");
     }
-    uint32_t kept = first_page < cover ? first_page : cover;
+    return KVT_OK;
+}
+
+kvt_status kvt_lease_take_pages(kvt_lease *lease, uint32_t held_tokens, uint32_t first_page,
+                                uint32_t n_lists, const kvt_page_list *lists) {
+    const kvt_geometry *g = &lease->client->geometry;
+    uint32_t cover = pages_of(lease, held_tokens);
+    if (cover > lease->room_pages || n_lists != g->n_groups)
+        return kvt_client_nonsense(lease->client, "a list of pages");
+    for (uint32_t group = 0; group < n_lists; group++) {
+        kvt_status status = check_list(lease, group, held_tokens, first_page, &lists[group]);
+        if (status != KVT_OK)
+            return status;
+    }
+    uint32_t kept = g->groups[0].window ? 0 : first_page < cover ? first_page : cover;
     lease->foreign_pages -= count_foreign(lease, kept, lease->n_pages);
-    for (uint32_t i = first_page; i < cover; i++)
-        kvt_wire_get_page(pages, i - first_page, &lease->pages[i]);
+    for (uint32_t group = 0; group < n_lists; group++) {
+        uint32_t first = lists[group].first_page;
+        for (uint32_t i = first; i < cover; i++)
+            kvt_wire_get_page(lists[group].pages, i - first, kvt_lease_page(lease, i, group));
+        lease->first_page[group] = g->groups[group].window ? first : 0;
+    }
     lease->foreign_pages += count_foreign(lease, kept, cover);
     lease->n_pages = cover;
     lease->held_tokens = held_tokens;
+    lease->behind = 0;
     return KVT_OK;
 }
 
@@ -159,10 +184,10 @@ static kvt_status take_reply(kvt_lease *lease, const kvt_reply *reply, size_t n_
     if (kvt_wire_get_lease_rep(reply->body, reply->n_body, &rep) != KVT_OK || rep.lease == 0 ||
         (lease->id && rep.lease != lease->id) || rep.n_tokens != n_tokens ||
         rep.held_tokens > rep.n_tokens || rep.claimed_tokens > rep.n_tokens ||
-        rep.computing_tokens > rep.n_tokens - rep.held_tokens || rep.first_page != first_page)
+        rep.computing_tokens > rep.n_tokens - rep.held_tokens)
         return kvt_client_nonsense(lease->client, "the description of a lease");
     kvt_status status =
-        kvt_lease_take_pages(lease, rep.held_tokens, first_page, rep.n_pages, rep.pages);
+        kvt_lease_take_pages(lease, rep.held_tokens, first_page, rep.n_lists, rep.lists);
     if (status != KVT_OK)
         return status;
     lease->id = rep.lease;
@@ -213,6 +238,7 @@ static kvt_status end_new(kvt_lease *lease, kvt_status status, const kvt_reply *
 
 typedef struct acquire_args {
     uint64_t base;
+    uint32_t rank;
     uint32_t flags;
     uint32_t keep_tokens;
     uint32_t first_page;
@@ -223,6 +249,7 @@ typedef struct acquire_args {
 static void put_acquire(kvt_writer *w, const kvt_session *s, const void *context) {
     const acquire_args *a = context;
     kvt_acquire_req req = {.realm = a->base ? 0 : s->realm,
+                           .rank = a->base ? 0 : a->rank,
                            .flags = ((a->flags & KVT_CLAIM) ? KVT_ACQUIRE_CLAIM : 0) |
                                     ((a->flags & KVT_LEAVE_ONE) ? KVT_ACQUIRE_LEAVE_ONE : 0),
                            .base = a->base,
@@ -236,7 +263,7 @@ static void put_acquire(kvt_writer *w, const kvt_session *s, const void *context
 static kvt_request acquire_request(const acquire_args *args, uint64_t epoch) {
     return (kvt_request){.op = KVT_OP_ACQUIRE,
                          .epoch = epoch,
-                         .body_bytes = 28 + args->n_tokens * sizeof(uint32_t),
+                         .body_bytes = 56 + args->n_tokens * sizeof(uint32_t),
                          .put = put_acquire,
                          .context = args};
 }
@@ -284,7 +311,8 @@ kvt_status kvt_acquire(kvt_client *client, const uint32_t *tokens, size_t n_toke
     if (status != KVT_OK)
         return status;
     status = kvt_tokens_check(0, tokens, n_tokens, flags);
-    acquire_args args = {.flags = flags, .tokens = tokens, .n_tokens = n_tokens};
+    acquire_args args = {
+        .rank = client->geometry.rank, .flags = flags, .tokens = tokens, .n_tokens = n_tokens};
     if (status == KVT_OK)
         status = acquire(client, &args, ret_lease);
     kvt_client_leave(client);
@@ -427,6 +455,7 @@ static kvt_status wait_once(kvt_lease *lease, uint32_t held_tokens, uint32_t wai
                            .context = &req};
     kvt_reply reply;
     kvt_status status = kvt_client_call(lease->client, &request, deadline_ms, &reply);
+    lease->behind |= reply.unanswered;
     if (status == KVT_OK)
         status = take_reply(lease, &reply, lease->n_tokens, req.first_page);
     else
@@ -439,6 +468,14 @@ static kvt_status wait_once(kvt_lease *lease, uint32_t held_tokens, uint32_t wai
 
 kvt_status kvt_lease_refresh(kvt_lease *lease, uint64_t deadline_ms) {
     return wait_once(lease, 0, 0, deadline_ms);
+}
+
+kvt_status kvt_lease_catch_up(kvt_lease *lease) {
+    const kvt_geometry *g = &lease->client->geometry;
+    for (uint32_t group = 0; group < g->n_groups && lease->behind; group++)
+        if (g->groups[group].window)
+            return kvt_lease_refresh(lease, kvt_client_deadline(lease->client));
+    return KVT_OK;
 }
 
 /* The daemon answers early at its own max_wait_ms: then ask again. If it answers at once although
@@ -482,6 +519,8 @@ kvt_status kvt_lease_get(const kvt_lease *lease, kvt_lease_info *ret_info) {
                                  .page_tokens = page_tokens_of(lease),
                                  .n_pages = lease->n_pages,
                                  .foreign_pages = lease->foreign_pages};
+    for (uint32_t group = 0; group < lease->client->geometry.n_groups; group++)
+        ret_info->first_token[group] = lease->first_page[group] * page_tokens_of(lease);
     return KVT_OK;
 }
 

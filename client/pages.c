@@ -13,12 +13,21 @@ static kvt_layout layout_at(const kvt_layout *layout, size_t n_tokens) {
     return at;
 }
 
+/* And as seen from n_layers layers further on. */
+static kvt_layout layers_on(const kvt_layout *layout, uint32_t n_layers) {
+    kvt_layout at = *layout;
+    for (int p = 0; p < 2; p++)
+        at.part[p] = (char *)at.part[p] + n_layers * at.layer_stride_bytes[p];
+    return at;
+}
+
 /* --- decode -------------------------------------------------------------------------------------
  */
 
 typedef struct rows {
     uint32_t first_row, n_rows;
-    uint32_t first_layer, n_layers;
+    uint32_t first_layer, n_layers; /* of the group */
+    uint32_t group;
 } rows;
 
 /*
@@ -29,6 +38,7 @@ typedef struct rows {
 static kvt_status decode_page(const kvt_lease *lease, const kvt_wire_page *page, const rows *r,
                               kvt_page_copy *copy, const kvt_layout *to) {
     const kvt_client *c = lease->client;
+    const kvt_page_shape *shape = &c->shapes[r->group];
     const uint8_t *bytes = NULL;
     uint32_t n_rows = 0;
     if (!kvt_arena_is_fresh(lease->arena, page))
@@ -36,18 +46,18 @@ static kvt_status decode_page(const kvt_lease *lease, const kvt_wire_page *page,
     kvt_status status = kvt_arena_page(lease->arena, page, copy, &bytes);
     if (status != KVT_OK)
         return status;
-    status =
-        kvt_page_check(&c->shape, bytes, page->bytes, (c->flags & KVT_OPEN_VERIFY) != 0, &n_rows);
+    status = kvt_page_check(shape, bytes, page->bytes, (c->flags & KVT_OPEN_VERIFY) != 0, &n_rows);
     if (status == KVT_OK && n_rows < r->first_row + r->n_rows)
         status = KVT_ECORRUPT;
     if (status == KVT_OK)
-        status = kvt_page_decode(&c->shape, bytes, page->bytes, r->first_row, r->n_rows,
-                                 r->first_layer, r->n_layers, to);
+        status = kvt_page_decode(shape, bytes, page->bytes, r->first_row, r->n_rows, r->first_layer,
+                                 r->n_layers, to);
     if (!kvt_arena_was_fresh(lease->arena, page))
         return kvt_error_plain(KVT_ESTALE);
     return status == KVT_OK ? KVT_OK : kvt_error_plain(status);
 }
 
+/* Tokens of some layers of one group. */
 static kvt_status decode(const kvt_lease *lease, size_t first_token, size_t n_tokens, rows r,
                          const kvt_layout *to) {
     uint32_t page_tokens = lease->client->geometry.page_tokens;
@@ -59,9 +69,58 @@ static kvt_status decode(const kvt_lease *lease, size_t first_token, size_t n_to
         r.n_rows = page_tokens - r.first_row;
         r.n_rows = r.n_rows < left ? r.n_rows : (uint32_t)left;
         kvt_layout here = layout_at(to, done);
-        status = decode_page(lease, &lease->pages[at / page_tokens], &r, &copy, &here);
+        const kvt_wire_page *page = kvt_lease_page(lease, (uint32_t)(at / page_tokens), r.group);
+        status = decode_page(lease, page, &r, &copy, &here);
     }
     free(copy.bytes);
+    return status;
+}
+
+typedef struct layer_range {
+    uint32_t first, n;
+} layer_range;
+
+/* What of a range of all layers belongs to the group, counted from its own first one; n = 0:
+ * nothing. *ret_before: layers of the range that belong to groups in front. */
+static layer_range layers_of(const kvt_geometry *g, uint32_t group, layer_range all,
+                             uint32_t *ret_before) {
+    uint32_t begin = 0;
+    for (uint32_t i = 0; i < group; i++)
+        begin += g->groups[i].n_layers;
+    uint32_t end = begin + g->groups[group].n_layers;
+    uint32_t first = all.first > begin ? all.first : begin;
+    uint32_t last = all.first + all.n < end ? all.first + all.n : end;
+    if (first >= last)
+        return (layer_range){0, 0};
+    *ret_before = first - all.first;
+    return (layer_range){first - begin, last - first};
+}
+
+static kvt_status check_groups(const kvt_lease *lease, size_t first_token, layer_range all) {
+    const kvt_geometry *g = &lease->client->geometry;
+    for (uint32_t group = 0; group < g->n_groups; group++) {
+        uint32_t before, from = lease->first_page[group] * g->page_tokens;
+        if (layers_of(g, group, all, &before).n > 0 && first_token < from)
+            return kvt_error(KVT_EINVAL,
+                             "token %zu: layer group %u, with a window of %u tokens, is held from "
+                             "token %u on (kvt_lease_info.first_token)",
+                             first_token, group, g->groups[group].window, from);
+    }
+    return KVT_OK;
+}
+
+static kvt_status decode_groups(const kvt_lease *lease, size_t first_token, size_t n_tokens,
+                                layer_range all, const kvt_layout *to) {
+    const kvt_geometry *g = &lease->client->geometry;
+    kvt_status status = check_groups(lease, first_token, all);
+    for (uint32_t group = 0; group < g->n_groups && status == KVT_OK; group++) {
+        uint32_t before = 0;
+        layer_range own = layers_of(g, group, all, &before);
+        rows r = {.first_layer = own.first, .n_layers = own.n, .group = group};
+        kvt_layout here = layers_on(to, before);
+        if (own.n > 0)
+            status = decode(lease, first_token, n_tokens, r, &here);
+    }
     return status;
 }
 
@@ -71,6 +130,9 @@ kvt_status kvt_decode(kvt_lease *lease, size_t first_token, size_t n_tokens, uin
     if (status != KVT_OK)
         return status;
     const kvt_geometry *g = &lease->client->geometry;
+    status = kvt_lease_catch_up(lease);
+    if (status != KVT_OK)
+        goto out;
     if (!to || !to->part[0] || !to->part[1])
         status = kvt_error(KVT_EINVAL, "kvt_decode needs a layout with two parts");
     else if (first_token > lease->held_tokens || n_tokens > lease->held_tokens - first_token)
@@ -79,9 +141,10 @@ kvt_status kvt_decode(kvt_lease *lease, size_t first_token, size_t n_tokens, uin
     else if (first_layer > g->n_layers || n_layers > g->n_layers - first_layer)
         status = kvt_error(KVT_EINVAL, "layers %u and %u on; the geometry has %u", first_layer,
                            n_layers, g->n_layers);
-    rows r = {.first_layer = first_layer, .n_layers = n_layers};
-    if (status == KVT_OK && n_layers > 0)
-        status = decode(lease, first_token, n_tokens, r, to);
+    if (status == KVT_OK && n_layers > 0 && n_tokens > 0)
+        status =
+            decode_groups(lease, first_token, n_tokens, (layer_range){first_layer, n_layers}, to);
+out:
     kvt_client_leave(lease->client);
     return status;
 }
@@ -126,14 +189,50 @@ void kvt_encoded_insert(kvt_lease *lease, const kvt_encoded *encoded) {
     lease->encoded[i] = *encoded;
 }
 
+/* The page's entry, made with a slot if there is none. What was encoded and not handed in is read
+ * by nobody else: encoding it a second time writes over it. */
+static kvt_status take_encoded(kvt_lease *lease, uint32_t page, kvt_encoded **ret_encoded) {
+    uint32_t i = find_encoded(lease, page);
+    if (i < lease->n_encoded && lease->encoded[i].page == page && lease->encoded[i].work) {
+        kvt_device_finish(lease, &lease->encoded[i]); /* nobody writes into its slot any more */
+        kvt_device_forget(lease, &lease->encoded[i]);
+        memset(lease->encoded[i].bytes, 0, sizeof lease->encoded[i].bytes);
+    }
+    if (i == lease->n_encoded || lease->encoded[i].page != page) {
+        kvt_encoded encoded = {.page = page};
+        kvt_status status = kvt_encoded_reserve(lease, 1);
+        if (status == KVT_OK)
+            status = kvt_staging_take(lease->client, lease->epoch, &encoded.staging, &encoded.slot);
+        if (status != KVT_OK)
+            return status;
+        memmove(&lease->encoded[i + 1], &lease->encoded[i],
+                (lease->n_encoded - i) * sizeof encoded);
+        lease->n_encoded++;
+        lease->encoded[i] = encoded;
+    }
+    *ret_encoded = &lease->encoded[i];
+    return KVT_OK;
+}
+
+/* Drops the entry if nothing is left of it. */
+static void prune_encoded(kvt_lease *lease, kvt_encoded *encoded) {
+    uint32_t i = (uint32_t)(encoded - lease->encoded);
+    for (uint32_t group = 0; group < lease->client->geometry.n_groups; group++)
+        if (encoded->bytes[group])
+            return;
+    kvt_staging_give(lease->client, encoded->staging, encoded->slot, 0);
+    lease->n_encoded--;
+    memmove(&lease->encoded[i], &lease->encoded[i + 1],
+            (lease->n_encoded - i) * sizeof *lease->encoded);
+}
+
 /*
  * Copy-on-write: the rows that are held come from the arena, encoded as they are. The whole page is
  * verified first, always: its bytes get a new checksum here, which must not vouch for damage.
  */
-static kvt_status encode_cow(const kvt_lease *lease, const kvt_wire_page *page, uint32_t keep_rows,
-                             uint32_t n_rows, const kvt_layout *from, void *to, size_t room,
-                             size_t *ret_bytes) {
-    const kvt_page_shape *shape = &lease->client->shape;
+static kvt_status encode_cow(const kvt_lease *lease, const kvt_page_shape *shape,
+                             const kvt_wire_page *page, uint32_t keep_rows, uint32_t n_rows,
+                             const kvt_layout *from, void *to, size_t room, size_t *ret_bytes) {
     const uint8_t *bytes = NULL;
     kvt_page_copy copy = {0};
     uint32_t rows_there = 0;
@@ -151,44 +250,51 @@ static kvt_status encode_cow(const kvt_lease *lease, const kvt_wire_page *page, 
     return kvt_arena_was_fresh(lease->arena, page) ? status : KVT_ESTALE;
 }
 
-static kvt_status encode_into(const kvt_lease *lease, uint32_t page, uint32_t n_rows,
-                              const kvt_layout *from, void *to, size_t room, size_t *ret_bytes) {
-    const kvt_page_shape *shape = &lease->client->shape;
+static kvt_status encode_into(const kvt_lease *lease, uint32_t page, uint32_t group,
+                              uint32_t n_rows, const kvt_layout *from, void *to, size_t room,
+                              size_t *ret_bytes) {
+    const kvt_page_shape *shape = &lease->client->shapes[group];
     uint32_t first_token = page * shape->page_tokens;
     kvt_status status = KVT_ELIMIT;
     int keeps = lease->held_tokens > first_token;
     if (keeps) {
         uint32_t keep_rows = lease->held_tokens - first_token;
-        status = encode_cow(lease, &lease->pages[page], keep_rows < n_rows ? keep_rows : n_rows,
-                            n_rows, from, to, room, ret_bytes);
+        status =
+            encode_cow(lease, shape, kvt_lease_page(lease, page, group),
+                       keep_rows < n_rows ? keep_rows : n_rows, n_rows, from, to, room, ret_bytes);
     }
     /* Nothing to keep: all of it from the worker. Or it is in too many pieces already: then too,
      * but raw, since the worker has the rows that are held as they were decoded, and to encode them
      * again would lose once more. */
     if (status == KVT_ELIMIT)
-        status = kvt_page_encode(keeps ? &lease->client->raw_shape : shape, n_rows, from, to, room,
-                                 ret_bytes);
+        status = kvt_page_encode(keeps ? &lease->client->raw_shapes[group] : shape, n_rows, from,
+                                 to, room, ret_bytes);
     return status == KVT_OK ? KVT_OK : kvt_error_plain(status);
 }
 
-static kvt_status encode(kvt_lease *lease, uint32_t page, uint32_t n_rows, const kvt_layout *from) {
-    kvt_client *c = lease->client;
-    kvt_encoded encoded = {.page = page};
-    size_t room, n_bytes = 0;
-    kvt_status status = kvt_encoded_reserve(lease, 1);
-    if (status == KVT_OK)
-        status = kvt_staging_take(c, lease->epoch, &encoded.staging, &encoded.slot);
+/* The groups [first, end) of a page; `from` starts with the first layer of the first of them. */
+static kvt_status encode(kvt_lease *lease, uint32_t page, uint32_t first, uint32_t end,
+                         uint32_t n_rows, const kvt_layout *from) {
+    const kvt_client *c = lease->client;
+    kvt_encoded *encoded;
+    size_t room;
+    uint32_t n_layers = 0;
+    kvt_status status = take_encoded(lease, page, &encoded);
     if (status != KVT_OK)
         return status;
-    void *to = kvt_staging_at(encoded.staging, encoded.slot, &room);
-    status = encode_into(lease, page, n_rows, from, to, room, &n_bytes);
-    if (status != KVT_OK) {
-        kvt_staging_give(c, encoded.staging, encoded.slot, 0);
-        return status;
+    uint8_t *slot = kvt_staging_at(encoded->staging, encoded->slot, &room);
+    for (uint32_t group = first; group < end && status == KVT_OK; group++) {
+        kvt_layout here = layers_on(from, n_layers);
+        size_t n_bytes = 0;
+        encoded->bytes[group] = 0;
+        status = encode_into(lease, page, group, n_rows, &here, slot + c->group_offset[group],
+                             c->group_offset[group + 1] - c->group_offset[group], &n_bytes);
+        encoded->bytes[group] = status == KVT_OK ? (uint32_t)n_bytes : 0;
+        n_layers += c->geometry.groups[group].n_layers;
     }
-    encoded.bytes = (uint32_t)n_bytes;
-    kvt_encoded_insert(lease, &encoded);
-    return KVT_OK;
+    if (status != KVT_OK)
+        prune_encoded(lease, encoded);
+    return status;
 }
 
 kvt_status kvt_lease_may_encode(const kvt_lease *lease, size_t page, uint32_t *ret_n_rows) {
@@ -204,17 +310,37 @@ kvt_status kvt_lease_may_encode(const kvt_lease *lease, size_t page, uint32_t *r
     return KVT_OK;
 }
 
-kvt_status kvt_encode(kvt_lease *lease, size_t page, const kvt_layout *from) {
-    kvt_status status = kvt_lease_enter(lease);
+static kvt_status encode_groups(kvt_lease *lease, size_t page, uint32_t first_group,
+                                uint32_t end_group, const kvt_layout *from) {
     uint32_t n_rows = 0;
-    if (status != KVT_OK)
-        return status;
     if (!from || !from->part[0] || !from->part[1])
-        status = kvt_error(KVT_EINVAL, "kvt_encode needs a layout with two parts");
-    else
+        return kvt_error(KVT_EINVAL, "kvt_encode needs a layout with two parts");
+    kvt_status status = kvt_lease_catch_up(lease);
+    if (status == KVT_OK)
         status = kvt_lease_may_encode(lease, page, &n_rows);
     if (status == KVT_OK && n_rows > 0)
-        status = encode(lease, (uint32_t)page, n_rows, from);
+        status = encode(lease, (uint32_t)page, first_group, end_group, n_rows, from);
+    return status;
+}
+
+kvt_status kvt_encode(kvt_lease *lease, size_t page, const kvt_layout *from) {
+    kvt_status status = kvt_lease_enter(lease);
+    if (status != KVT_OK)
+        return status;
+    status = encode_groups(lease, page, 0, lease->client->geometry.n_groups, from);
+    kvt_client_leave(lease->client);
+    return status;
+}
+
+kvt_status kvt_encode_group(kvt_lease *lease, size_t page, uint32_t group, const kvt_layout *from) {
+    kvt_status status = kvt_lease_enter(lease);
+    if (status != KVT_OK)
+        return status;
+    if (group >= lease->client->geometry.n_groups)
+        status = kvt_error(KVT_EINVAL, "group %u; the geometry has %u", group,
+                           lease->client->geometry.n_groups);
+    else
+        status = encode_groups(lease, page, group, group + 1, from);
     kvt_client_leave(lease->client);
     return status;
 }

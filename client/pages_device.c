@@ -43,9 +43,10 @@ static void wait_for(kvt_device_work *work) {
 /* Are the pages of the lease still what it names? They are looked at here, since the call that
  * waits may be about to change what it names. */
 static kvt_status look_at_pages(const kvt_lease *lease) {
-    for (uint32_t i = 0; i < lease->n_pages; i++)
-        if (!kvt_arena_was_fresh(lease->arena, &lease->pages[i]))
-            return KVT_ESTALE;
+    for (uint32_t group = 0; group < lease->client->geometry.n_groups; group++)
+        for (uint32_t i = lease->first_page[group]; i < lease->n_pages; i++)
+            if (!kvt_arena_was_fresh(lease->arena, kvt_lease_page(lease, i, group)))
+                return KVT_ESTALE;
     return KVT_OK;
 }
 
@@ -75,7 +76,7 @@ kvt_status kvt_device_finish(kvt_lease *lease, kvt_encoded *encoded) {
     wait_for(work);
     kvt_status status = work->status;
     if (status == KVT_OK)
-        status = work->calls->result(work->batch, encoded->number, &encoded->bytes);
+        status = work->calls->result(work->batch, encoded->number, &encoded->bytes[0]);
     return status == KVT_OK ? KVT_OK
                             : kvt_error(status, "page %u could not be encoded by the GPU: %s",
                                         encoded->page, kvt_status_text(status));
@@ -115,6 +116,11 @@ static kvt_status check_call(const kvt_lease *lease, const kvt_layout *layout,
                                       "kvt_encode read and write it");
     if (!layout || !layout->part[0] || !layout->part[1])
         return kvt_error(KVT_EINVAL, "a layout with two parts is needed");
+    if (lease->client->geometry.n_groups > 1)
+        return kvt_error(KVT_ENOTSUP,
+                         "a realm of %u layer groups is read and written by kvt_decode "
+                         "and kvt_encode only",
+                         lease->client->geometry.n_groups);
     if (blocks && (!blocks->blocks || blocks->block_tokens == 0))
         return kvt_error(KVT_EINVAL, "a block table needs blocks, and block_tokens over 0");
     return KVT_OK;
@@ -159,7 +165,7 @@ static kvt_status fill_pieces(const kvt_lease *lease, size_t first_token, size_t
                               const kvt_block_table *blocks, kvt_cuda_piece *pieces) {
     uint32_t page_tokens = lease->client->geometry.page_tokens, n;
     for (size_t token = first_token; token < end_token; token += n, pieces++) {
-        const kvt_wire_page *page = &lease->pages[token / page_tokens];
+        const kvt_wire_page *page = kvt_lease_page(lease, (uint32_t)(token / page_tokens), 0);
         n = run_of(token, end_token, page_tokens, blocks);
         if (!kvt_arena_is_fresh(lease->arena, page))
             return kvt_error_plain(KVT_ESTALE);
@@ -188,7 +194,7 @@ static kvt_status plan_of(kvt_lease *lease, const kvt_cuda_piece *pieces, uint32
         status = add_work(lease, &work);
         if (status != KVT_OK)
             return status;
-        status = work->calls->plan(lease->arena->gpu, &c->shape, pieces, n_pieces,
+        status = work->calls->plan(lease->arena->gpu, &c->shapes[0], pieces, n_pieces,
                                    (c->flags & KVT_OPEN_VERIFY) != 0, stream, why, sizeof why,
                                    &work->batch);
         if (status != KVT_OK) {
@@ -228,7 +234,9 @@ kvt_status kvt_decode_device(kvt_lease *lease, size_t first_token, size_t n_toke
     if (status != KVT_OK)
         return status;
     uint32_t layers = lease->client->geometry.n_layers;
-    status = check_call(lease, to, blocks);
+    status = kvt_lease_catch_up(lease);
+    if (status == KVT_OK)
+        status = check_call(lease, to, blocks);
     if (status == KVT_OK &&
         (first_token > lease->held_tokens || n_tokens > lease->held_tokens - first_token))
         status = kvt_error(KVT_EINVAL, "tokens %zu and %zu on; the lease holds %u", first_token,
@@ -290,7 +298,7 @@ static kvt_status fill_orders(encode_call *e, size_t first_token) {
         o->token = at - first_token;
         if (lease->held_tokens <= at)
             continue;
-        const kvt_wire_page *page = &lease->pages[encoded->page];
+        const kvt_wire_page *page = kvt_lease_page(lease, encoded->page, 0);
         uint32_t held = lease->held_tokens - (uint32_t)at;
         if (!kvt_arena_is_fresh(lease->arena, page))
             return kvt_error_plain(KVT_ESTALE);
@@ -334,7 +342,7 @@ static kvt_status launch(encode_call *e, const kvt_layout *from, const kvt_block
         status = add_work(lease, &work);
     if (status != KVT_OK)
         return status;
-    status = work->calls->encode(lease->arena->gpu, &lease->client->shape, e->orders, e->n,
+    status = work->calls->encode(lease->arena->gpu, &lease->client->shapes[0], e->orders, e->n,
                                  table ? &blocks : NULL, kvt_staging_area(e->encoded[0].staging),
                                  from, stream, why, sizeof why, &work->batch);
     if (status != KVT_OK) {

@@ -8,21 +8,39 @@ enum { SEAL_AGAIN_MS = 2 };
 typedef struct seal_args {
     const kvt_lease *lease;
     uint32_t n_pages; /* the first of lease->encoded */
+    uint32_t n_items; /* their pages of groups */
 } seal_args;
+
+/* A page that has passed out of the window by the end of what is claimed needs no bytes. */
+static int has_passed(const kvt_lease *lease, const kvt_encoded *e, uint32_t group) {
+    const kvt_geometry *g = &lease->client->geometry;
+    uint32_t window = g->groups[group].window;
+    return window && (uint64_t)(e->page + 1) * g->page_tokens + window <= lease->claimed_tokens;
+}
+
+static int goes_along(const kvt_lease *lease, const kvt_encoded *e, uint32_t group) {
+    return e->bytes[group] || has_passed(lease, e, group);
+}
+
+static void put_group(kvt_writer *w, const kvt_lease *lease, const kvt_encoded *e, uint32_t group) {
+    if (!goes_along(lease, e, group))
+        return;
+    kvt_seal_page page = {.page = e->page, .group = (uint16_t)group, .bytes = e->bytes[group]};
+    if (page.bytes)
+        page.offset = kvt_staging_offset(e->staging, e->slot) + lease->client->group_offset[group];
+    if (page.bytes && e->work)
+        page.offset |= KVT_STAGED_ON_DEVICE;
+    kvt_wire_put_seal_page(w, &page);
+}
 
 static void put_seal(kvt_writer *w, const kvt_session *s, const void *context) {
     const seal_args *a = context;
     (void)s;
-    kvt_seal_req req = {.lease = a->lease->id, .n_pages = a->n_pages};
+    kvt_seal_req req = {.lease = a->lease->id, .n_pages = a->n_items};
     kvt_wire_put_seal_req(w, &req);
-    for (uint32_t i = 0; i < a->n_pages; i++) {
-        const kvt_encoded *e = &a->lease->encoded[i];
-        kvt_seal_page page = {
-            .page = e->page, .bytes = e->bytes, .offset = kvt_staging_offset(e->staging, e->slot)};
-        if (e->work)
-            page.offset |= KVT_STAGED_ON_DEVICE;
-        kvt_wire_put_seal_page(w, &page);
-    }
+    for (uint32_t i = 0; i < a->n_pages; i++)
+        for (uint32_t group = 0; group < a->lease->client->geometry.n_groups; group++)
+            put_group(w, a->lease, &a->lease->encoded[i], group);
 }
 
 /* Gives back the first n slots. unsafe: the daemon may be reading them still. */
@@ -47,7 +65,7 @@ static kvt_status take_seal(kvt_lease *lease, const kvt_seal_rep *rep, uint32_t 
         return kvt_client_nonsense(lease->client, "its answer to SEAL");
     if (first_page > lease->held_tokens / lease->client->geometry.page_tokens)
         return held == lease->held_tokens ? KVT_OK : kvt_lease_refresh(lease, deadline_ms);
-    kvt_status status = kvt_lease_take_pages(lease, held, first_page, rep->n_pages, rep->pages);
+    kvt_status status = kvt_lease_take_pages(lease, held, first_page, rep->n_lists, rep->lists);
     if (status == KVT_OK)
         lease->computing_tokens = computing_end > held ? computing_end - held : 0;
     return status;
@@ -60,7 +78,7 @@ static kvt_status seal_once(kvt_lease *lease, const seal_args *args, uint64_t de
     kvt_request request = {.op = KVT_OP_SEAL,
                            .needs = KVT_UP_STAGED,
                            .epoch = lease->epoch,
-                           .body_bytes = 12 + (size_t)args->n_pages * 16,
+                           .body_bytes = 12 + (size_t)args->n_items * 20,
                            .put = put_seal,
                            .context = args};
     uint32_t first_page = lease->encoded[0].page;
@@ -68,6 +86,7 @@ static kvt_status seal_once(kvt_lease *lease, const seal_args *args, uint64_t de
     kvt_seal_rep rep;
     kvt_status status = kvt_client_call(lease->client, &request, deadline_ms, &reply);
     *ret_unanswered = reply.unanswered;
+    lease->behind |= reply.unanswered;
     if (status != KVT_OK)
         return kvt_lease_failed(lease, status);
     if (kvt_wire_get_seal_rep(reply.body, reply.n_body, &rep) != KVT_OK) {
@@ -84,9 +103,13 @@ static kvt_status seal_once(kvt_lease *lease, const seal_args *args, uint64_t de
 /* The first pages of the list, as many as a message takes. The daemon says KVT_EBUSY when it copies
  * for too many others: it has not begun, so ask again. */
 static kvt_status seal_some(kvt_lease *lease, uint64_t deadline_ms, uint32_t *ret_sealed_tokens) {
-    seal_args args = {.lease = lease, .n_pages = lease->n_encoded};
-    if (args.n_pages > KVT_MAX_SEAL_PAGES)
-        args.n_pages = KVT_MAX_SEAL_PAGES;
+    seal_args args = {.lease = lease};
+    uint32_t n_groups = lease->client->geometry.n_groups;
+    while (args.n_pages < lease->n_encoded && args.n_items + n_groups <= KVT_MAX_SEAL_PAGES) {
+        const kvt_encoded *e = &lease->encoded[args.n_pages++];
+        for (uint32_t group = 0; group < n_groups; group++)
+            args.n_items += (uint32_t)goes_along(lease, e, group);
+    }
     kvt_status status, page_status = KVT_OK;
     int unanswered;
     do

@@ -131,6 +131,13 @@ static void put_realm(kvt_writer *w, const kvt_session *s, const void *context) 
     kvt_wire_put_realm_req(w, &req);
 }
 
+static uint64_t geometry_hash(const kvt_client *c) {
+    uint64_t hashes[KVT_MAX_GROUPS];
+    for (uint32_t group = 0; group < c->geometry.n_groups; group++)
+        hashes[group] = c->shapes[group].geometry_hash;
+    return kvt_wire_geometry_hash(c->geometry.n_groups, hashes);
+}
+
 static kvt_status register_realm(kvt_client *c, uint64_t deadline_ms) {
     kvt_request request = {
         .op = KVT_OP_REALM, .body_bytes = 8 + c->n_canonical, .put = put_realm, .context = c};
@@ -142,12 +149,12 @@ static kvt_status register_realm(kvt_client *c, uint64_t deadline_ms) {
         return status;
     if (kvt_wire_get_realm_rep(reply.body, reply.n_body, &rep) != KVT_OK || rep.realm == 0) {
         status = kvt_client_nonsense(c, "its answer to REALM");
-    } else if (rep.geometry_hash != c->shape.geometry_hash) {
-        status = kvt_error(KVT_EGEOMETRY,
-                           "the daemon makes other pages of this geometry: hash "
-                           "%016llx, here %016llx. Update one side",
-                           (unsigned long long)rep.geometry_hash,
-                           (unsigned long long)c->shape.geometry_hash);
+    } else if (rep.geometry_hash != geometry_hash(c)) {
+        status =
+            kvt_error(KVT_EGEOMETRY,
+                      "the daemon makes other pages of this geometry: hash "
+                      "%016llx, here %016llx. Update one side",
+                      (unsigned long long)rep.geometry_hash, (unsigned long long)geometry_hash(c));
     } else {
         pthread_mutex_lock(&c->lock);
         c->session.realm = rep.realm;

@@ -131,7 +131,7 @@ static kvt_status staging_new(kvt_client *c, uint64_t epoch, kvt_staging **ret_s
     memcpy(folder, c->staging_dir, sizeof folder);
     pthread_mutex_unlock(&c->lock);
     s->epoch = epoch;
-    s->slot_bytes = kvt_page_max_bytes(&c->shape);
+    s->slot_bytes = c->group_offset[c->geometry.n_groups];
     s->n_bytes = s->slot_bytes * n_slots;
     s->n_slots = s->n_free = n_slots;
     for (uint32_t i = 0; i < n_slots; i++)

@@ -13,7 +13,7 @@
 #include "client/kvtrunk.h"
 
 enum {
-    KVT_WIRE_VERSION = 1,
+    KVT_WIRE_VERSION = 2,
     KVT_WIRE_HEADER_BYTES = 32,
     KVT_WIRE_MAX_BYTES = 8 << 20, /* of one message; nng closes a pipe that sends more */
     KVT_WIRE_TOKEN_BYTES = 16,    /* session token */
@@ -127,14 +127,20 @@ typedef struct kvt_realm_rep {
 enum {
     KVT_ACQUIRE_CLAIM = 1,     /* as KVT_CLAIM */
     KVT_ACQUIRE_LEAVE_ONE = 2, /* as KVT_LEAVE_ONE */
+    KVT_ACQUIRE_VIEW = 4,      /* sinks and window say which pages are wanted */
 };
 
 typedef struct kvt_acquire_req {
     uint32_t realm;        /* 0 with a base lease */
+    uint32_t rank;         /* whose pages; with a base lease that one's */
     uint32_t flags;        /* KVT_ACQUIRE_... */
     uint64_t base;         /* 0, or the lease to go on from, which then names the new path */
     uint32_t keep_tokens;  /* of the base's path */
     uint32_t first_page;   /* the reply describes pages from this one on */
+    uint64_t group;        /* 0, or of ranks: the first of them that sends `request` fixes the */
+    uint64_t request;      /* answer for all; 0 without a group */
+    uint32_t sinks;        /* of a view: the first tokens; */
+    uint32_t window;       /* and the last ones */
     uint32_t n_tokens;     /* number of tokens in this message */
     const uint8_t *tokens; /* n_tokens x u32, as they stand in the message, unaligned */
 } kvt_acquire_req;
@@ -162,6 +168,19 @@ typedef struct kvt_wire_page {
     uint16_t reserved; /* 0 */
 } kvt_wire_page;
 
+/* The pages of one layer group, up to the one that holds the last held token. A page that a view
+ * leaves out is described by zeros. */
+typedef struct kvt_page_list {
+    uint32_t first_page;
+    uint32_t n_pages;
+    const uint8_t *pages; /* n_pages x 32 bytes: kvt_wire_get_page */
+} kvt_page_list;
+
+/* The first token that a layer group needs behind n tokens; 0 without a window. */
+static inline uint32_t kvt_wire_window_first(uint32_t n_tokens, uint32_t window) {
+    return window && n_tokens >= window ? n_tokens - (window - 1) : 0;
+}
+
 /* Reply of ACQUIRE, FORK, WAIT. */
 typedef struct kvt_lease_rep {
     uint64_t lease;
@@ -169,21 +188,21 @@ typedef struct kvt_lease_rep {
     uint32_t held_tokens;
     uint32_t computing_tokens;
     uint32_t claimed_tokens;
-    uint32_t first_page;  /* of the pages that follow */
-    uint32_t n_pages;     /* their number: up to the one that holds the last held token */
-    const uint8_t *pages; /* n_pages x 32 bytes: kvt_wire_get_page */
+    uint32_t n_lists; /* layer groups of the realm: 1 .. KVT_MAX_GROUPS */
+    kvt_page_list lists[KVT_MAX_GROUPS];
 } kvt_lease_rep;
 
 typedef struct kvt_seal_page {
     uint32_t page;   /* number in the path */
-    uint32_t bytes;  /* encoded */
+    uint16_t group;  /* layer group */
+    uint32_t bytes;  /* encoded; 0: the page has passed out of the group's window, there are none */
     uint64_t offset; /* in the staging file */
 } kvt_seal_page;
 
 typedef struct kvt_seal_req {
     uint64_t lease;
-    uint32_t n_pages;     /* 1 .. KVT_MAX_SEAL_PAGES, rising page numbers */
-    const uint8_t *pages; /* n_pages x 16 bytes: kvt_wire_get_seal_page */
+    uint32_t n_pages;     /* 1 .. KVT_MAX_SEAL_PAGES; by rising page number, then group */
+    const uint8_t *pages; /* n_pages x 20 bytes: kvt_wire_get_seal_page */
 } kvt_seal_req;
 
 /* The status of the first page that was not sealed (KVT_OK: all were) and the pages from the first
@@ -191,8 +210,8 @@ typedef struct kvt_seal_req {
 typedef struct kvt_seal_rep {
     uint32_t page_status;
     uint32_t held_tokens;
-    uint32_t n_pages;
-    const uint8_t *pages; /* n_pages x 32 bytes */
+    uint32_t n_lists;
+    kvt_page_list lists[KVT_MAX_GROUPS];
 } kvt_seal_rep;
 
 typedef struct kvt_release_req {
@@ -356,8 +375,8 @@ void kvt_wire_put_acquire_req(kvt_writer *w, const kvt_acquire_req *req); /* wit
 void kvt_wire_put_tokens(kvt_writer *w, const uint32_t *tokens, size_t n_tokens); /* next, these */
 void kvt_wire_put_fork_req(kvt_writer *w, const kvt_fork_req *req);
 void kvt_wire_put_wait_req(kvt_writer *w, const kvt_wait_req *req);
-void kvt_wire_put_lease_rep(kvt_writer *w, const kvt_lease_rep *rep); /* without pages */
-void kvt_wire_put_page(kvt_writer *w, const kvt_wire_page *page);
+void kvt_wire_put_lease_rep(kvt_writer *w, const kvt_lease_rep *rep); /* without the pages, */
+void kvt_wire_put_page(kvt_writer *w, const kvt_wire_page *page);   /* which follow list by list */
 void kvt_wire_put_seal_req(kvt_writer *w, const kvt_seal_req *req); /* without pages */
 void kvt_wire_put_seal_page(kvt_writer *w, const kvt_seal_page *page);
 void kvt_wire_put_seal_rep(kvt_writer *w, const kvt_seal_rep *rep); /* without pages */
@@ -429,6 +448,10 @@ void kvt_wire_get_tokens(const uint8_t *tokens, size_t n_tokens, uint32_t *to);
  */
 kvt_status kvt_wire_realm_encode(const kvt_realm *realm, uint8_t *to, size_t room,
                                  size_t *ret_n_bytes);
+
+/* The geometry hash that REALM answers: that of the only layer group's pages, or of several groups
+ * h = h * 0x9e3779b97f4a7c15 + hash of each next one, modulo 2^64. */
+uint64_t kvt_wire_geometry_hash(uint32_t n_groups, const uint64_t *hashes);
 
 /* The way back. Strings are written to `names`, which must live as long as the result. Refuses
  * whatever the encoder would not have written. */

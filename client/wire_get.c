@@ -85,16 +85,26 @@ kvt_status kvt_wire_get_acquire_req(const uint8_t *body, size_t n_bytes, kvt_acq
     wire_reader r = {.at = body, .n_left = n_bytes};
     kvt_acquire_req req;
     req.realm = kvt_wire_take_u32(&r);
+    req.rank = kvt_wire_take_u32(&r);
     req.flags = kvt_wire_take_u32(&r);
     req.base = kvt_wire_take_u64(&r);
     req.keep_tokens = kvt_wire_take_u32(&r);
     req.first_page = kvt_wire_take_u32(&r);
+    req.group = kvt_wire_take_u64(&r);
+    req.request = kvt_wire_take_u64(&r);
+    req.sinks = kvt_wire_take_u32(&r);
+    req.window = kvt_wire_take_u32(&r);
     req.n_tokens = kvt_wire_take_u32(&r);
     req.tokens = kvt_wire_take_array(&r, req.n_tokens, sizeof(uint32_t));
     kvt_status status = kvt_wire_end(&r);
-    if (status != KVT_OK || (req.flags & ~(uint32_t)(KVT_ACQUIRE_CLAIM | KVT_ACQUIRE_LEAVE_ONE)))
+    uint32_t known = KVT_ACQUIRE_CLAIM | KVT_ACQUIRE_LEAVE_ONE | KVT_ACQUIRE_VIEW;
+    if (status != KVT_OK || (req.flags & ~known) || req.rank >= KVT_MAX_RANKS)
         return KVT_EPROTO;
-    if (req.base ? req.realm != 0 : req.keep_tokens != 0)
+    if (req.base ? req.realm != 0 || req.rank != 0 : req.keep_tokens != 0)
+        return KVT_EPROTO;
+    if (!req.group != !req.request)
+        return KVT_EPROTO;
+    if (!(req.flags & KVT_ACQUIRE_VIEW) && (req.sinks || req.window))
         return KVT_EPROTO;
     if (req.n_tokens > KVT_MAX_REQUEST_TOKENS)
         return KVT_ELIMIT;
@@ -136,6 +146,31 @@ static int reserved_are_zero(const uint8_t *pages, uint32_t n_pages) {
     return 1;
 }
 
+/* What is left of the body: the heads of the lists, then their pages one after the other. */
+static kvt_status take_lists(wire_reader *r, uint32_t *ret_n_lists, kvt_page_list *lists) {
+    uint32_t n_lists = kvt_wire_take_u32(r);
+    if (r->failed || n_lists == 0 || n_lists > KVT_MAX_GROUPS)
+        return KVT_EPROTO;
+    for (uint32_t i = 0; i < n_lists; i++) {
+        lists[i].first_page = kvt_wire_take_u32(r);
+        lists[i].n_pages = kvt_wire_take_u32(r);
+    }
+    for (uint32_t i = 0; i < n_lists; i++) {
+        size_t n = lists[i].n_pages;
+        lists[i].pages =
+            n <= r->n_left / WIRE_PAGE_BYTES ? kvt_wire_take(r, n * WIRE_PAGE_BYTES) : NULL;
+        if (r->failed || !lists[i].pages || !reserved_are_zero(lists[i].pages, (uint32_t)n))
+            return KVT_EPROTO;
+    }
+    if (kvt_wire_end(r) != KVT_OK)
+        return KVT_EPROTO;
+    for (uint32_t i = 0; i < n_lists; i++)
+        if (lists[i].n_pages > WIRE_MAX_PAGES)
+            return KVT_ELIMIT;
+    *ret_n_lists = n_lists;
+    return KVT_OK;
+}
+
 kvt_status kvt_wire_get_lease_rep(const uint8_t *body, size_t n_bytes, kvt_lease_rep *ret) {
     wire_reader r = {.at = body, .n_left = n_bytes};
     kvt_lease_rep rep;
@@ -144,24 +179,27 @@ kvt_status kvt_wire_get_lease_rep(const uint8_t *body, size_t n_bytes, kvt_lease
     rep.held_tokens = kvt_wire_take_u32(&r);
     rep.computing_tokens = kvt_wire_take_u32(&r);
     rep.claimed_tokens = kvt_wire_take_u32(&r);
-    rep.first_page = kvt_wire_take_u32(&r);
-    rep.n_pages = kvt_wire_take_u32(&r);
-    rep.pages = kvt_wire_take_array(&r, rep.n_pages, WIRE_PAGE_BYTES);
-    kvt_status status = kvt_wire_end(&r);
-    if (status != KVT_OK || !reserved_are_zero(rep.pages, rep.n_pages))
-        return KVT_EPROTO;
-    if (rep.n_pages > WIRE_MAX_PAGES)
-        return KVT_ELIMIT;
-    *ret = rep;
-    return KVT_OK;
+    kvt_status status = take_lists(&r, &rep.n_lists, rep.lists);
+    if (status == KVT_OK)
+        *ret = rep;
+    return status;
 }
 
+static int no_bytes_at(const uint8_t *reserved) {
+    return reserved[0] == 0 && reserved[1] == 0;
+}
+
+/* By page, then group; and nothing where nothing is meant. */
 static int pages_rise(const uint8_t *pages, uint32_t n_pages) {
-    for (uint32_t i = 1; i < n_pages; i++) {
+    for (uint32_t i = 0; i < n_pages; i++) {
         kvt_seal_page before, page;
-        kvt_wire_get_seal_page(pages, i - 1, &before);
         kvt_wire_get_seal_page(pages, i, &page);
-        if (page.page <= before.page)
+        if (page.group >= KVT_MAX_GROUPS || !no_bytes_at(pages + i * WIRE_SEAL_PAGE_BYTES + 6))
+            return 0;
+        if (i == 0)
+            continue;
+        kvt_wire_get_seal_page(pages, i - 1, &before);
+        if (page.page < before.page || (page.page == before.page && page.group <= before.group))
             return 0;
     }
     return 1;
@@ -187,14 +225,11 @@ kvt_status kvt_wire_get_seal_rep(const uint8_t *body, size_t n_bytes, kvt_seal_r
     kvt_seal_rep rep;
     rep.page_status = kvt_wire_take_u32(&r);
     rep.held_tokens = kvt_wire_take_u32(&r);
-    rep.n_pages = kvt_wire_take_u32(&r);
-    rep.pages = kvt_wire_take_array(&r, rep.n_pages, WIRE_PAGE_BYTES);
-    kvt_status status = kvt_wire_end(&r);
-    if (status != KVT_OK || rep.page_status >= KVT_N_STATUS ||
-        !reserved_are_zero(rep.pages, rep.n_pages))
+    kvt_status status = take_lists(&r, &rep.n_lists, rep.lists);
+    if (status != KVT_OK)
+        return status;
+    if (rep.page_status >= KVT_N_STATUS)
         return KVT_EPROTO;
-    if (rep.n_pages > WIRE_MAX_PAGES)
-        return KVT_ELIMIT;
     *ret = rep;
     return KVT_OK;
 }
@@ -282,6 +317,8 @@ void kvt_wire_get_page(const uint8_t *pages, size_t i, kvt_wire_page *ret) {
 void kvt_wire_get_seal_page(const uint8_t *pages, size_t i, kvt_seal_page *ret) {
     wire_reader r = {.at = pages + i * WIRE_SEAL_PAGE_BYTES, .n_left = WIRE_SEAL_PAGE_BYTES};
     ret->page = kvt_wire_take_u32(&r);
+    ret->group = kvt_wire_take_u16(&r);
+    kvt_wire_take_u16(&r);
     ret->bytes = kvt_wire_take_u32(&r);
     ret->offset = kvt_wire_take_u64(&r);
 }

@@ -9,7 +9,7 @@
 
 enum {
     WIRE_PAGE_BYTES = 32,
-    WIRE_SEAL_PAGE_BYTES = 16,
+    WIRE_SEAL_PAGE_BYTES = 20,
     /* Pages of 16 tokens, and one more that is held in part. */
     WIRE_MAX_PAGES = KVT_MAX_REQUEST_TOKENS / 16 + 1,
 };

@@ -43,10 +43,15 @@ void kvt_wire_put_realm_rep(kvt_writer *w, const kvt_realm_rep *rep) {
 
 void kvt_wire_put_acquire_req(kvt_writer *w, const kvt_acquire_req *req) {
     kvt_wire_put_u32(w, req->realm);
+    kvt_wire_put_u32(w, req->rank);
     kvt_wire_put_u32(w, req->flags);
     kvt_wire_put_u64(w, req->base);
     kvt_wire_put_u32(w, req->keep_tokens);
     kvt_wire_put_u32(w, req->first_page);
+    kvt_wire_put_u64(w, req->group);
+    kvt_wire_put_u64(w, req->request);
+    kvt_wire_put_u32(w, req->sinks);
+    kvt_wire_put_u32(w, req->window);
     kvt_wire_put_u32(w, req->n_tokens);
 }
 
@@ -66,14 +71,21 @@ void kvt_wire_put_wait_req(kvt_writer *w, const kvt_wait_req *req) {
     kvt_wire_put_u32(w, req->first_page);
 }
 
+static void put_lists(kvt_writer *w, uint32_t n_lists, const kvt_page_list *lists) {
+    kvt_wire_put_u32(w, n_lists);
+    for (uint32_t i = 0; i < n_lists; i++) {
+        kvt_wire_put_u32(w, lists[i].first_page);
+        kvt_wire_put_u32(w, lists[i].n_pages);
+    }
+}
+
 void kvt_wire_put_lease_rep(kvt_writer *w, const kvt_lease_rep *rep) {
     kvt_wire_put_u64(w, rep->lease);
     kvt_wire_put_u32(w, rep->n_tokens);
     kvt_wire_put_u32(w, rep->held_tokens);
     kvt_wire_put_u32(w, rep->computing_tokens);
     kvt_wire_put_u32(w, rep->claimed_tokens);
-    kvt_wire_put_u32(w, rep->first_page);
-    kvt_wire_put_u32(w, rep->n_pages);
+    put_lists(w, rep->n_lists, rep->lists);
 }
 
 void kvt_wire_put_page(kvt_writer *w, const kvt_wire_page *page) {
@@ -93,6 +105,8 @@ void kvt_wire_put_seal_req(kvt_writer *w, const kvt_seal_req *req) {
 
 void kvt_wire_put_seal_page(kvt_writer *w, const kvt_seal_page *page) {
     kvt_wire_put_u32(w, page->page);
+    kvt_wire_put_u16(w, page->group);
+    kvt_wire_put_u16(w, 0);
     kvt_wire_put_u32(w, page->bytes);
     kvt_wire_put_u64(w, page->offset);
 }
@@ -100,7 +114,7 @@ void kvt_wire_put_seal_page(kvt_writer *w, const kvt_seal_page *page) {
 void kvt_wire_put_seal_rep(kvt_writer *w, const kvt_seal_rep *rep) {
     kvt_wire_put_u32(w, rep->page_status);
     kvt_wire_put_u32(w, rep->held_tokens);
-    kvt_wire_put_u32(w, rep->n_pages);
+    put_lists(w, rep->n_lists, rep->lists);
 }
 
 void kvt_wire_put_text_rep(kvt_writer *w, const char *text, size_t n_bytes) {

@@ -73,6 +73,13 @@ kvt_status kvt_wire_realm_encode(const kvt_realm *realm, uint8_t *to, size_t roo
     return KVT_OK;
 }
 
+uint64_t kvt_wire_geometry_hash(uint32_t n_groups, const uint64_t *hashes) {
+    uint64_t hash = hashes[0];
+    for (uint32_t i = 1; i < n_groups; i++)
+        hash = hash * UINT64_C(0x9e3779b97f4a7c15) + hashes[i];
+    return hash;
+}
+
 static void take_name(wire_reader *r, uint8_t tag, char *to) {
     if (kvt_wire_take_u8(r) != tag)
         r->failed = 1;

@@ -37,6 +37,7 @@ static kvt_status config_check(const core_config *g, char *why, size_t why_bytes
         {"max_frames", g->max_frames, 1, UINT32_C(1) << 30},
         {"max_pages", g->max_pages, 1, UINT32_C(1) << 30},
         {"page_tokens", g->page_tokens, 16, 128},
+        {"max_slots", g->max_slots, 1, 64},
         {"max_realms", g->max_realms, 1, 65536},
         {"max_sessions", g->max_sessions, 1, 4096},
         {"max_leases", g->max_leases, 1, 1u << 20},
@@ -77,7 +78,7 @@ static kvt_status open_stores(core *c) {
     radix_limits limits = {.max_pages = g->max_pages,
                            .max_roots = g->max_realms,
                            .page_tokens = g->page_tokens,
-                           .n_slots = 1};
+                           .n_slots = g->max_slots};
     uint32_t n_pages = g->max_pages + page_slack(g);
     size_t tree_bytes = radix_bytes(&limits), pages_bytes = page_table_bytes(n_pages),
            place_bytes = frames_bytes(g->arena_bytes, g->max_frames),

@@ -57,13 +57,15 @@ typedef struct core_copy {
                              host arena */
     uint64_t to_offset;   /* SEAL, UP: in the arena's data; DOWN, READ: in the host arena */
     uint32_t bytes;
-    uint32_t rows;     /* that the page must say it has */
+    uint32_t rows;               /* that the page must say it has */
+    const kvt_page_shape *shape; /* SEAL, UP */
     kvt_status status; /* out: KVT_OK, KVT_EIO, KVT_ECORRUPT, KVT_EGEOMETRY, KVT_EVERSION; of the
                           disk: KVT_ENOENT, KVT_EFULL, KVT_EEXIST, KVT_EORDER */
     /* the core's own */
     uint32_t frame;
     uint64_t page;
     radix_node node;
+    uint32_t slot;
 } core_copy;
 
 /* What a page is called on disk (store/tier_key.h), beside its place in CORE_JOB_WRITE, READ and
@@ -94,7 +96,6 @@ typedef struct core_job {
     uint64_t staging_bytes; /* that it must have */
     int staging;            /* STAGE: out, a handle >= 0; SEAL, UNSTAGE: in */
     /* all others */
-    const kvt_page_shape *shape; /* SEAL, UP */
     uint32_t n_copies;
     core_copy *copies;
     /* WRITE, READ, ERASE */
@@ -109,6 +110,7 @@ typedef struct core_job {
     uint64_t number;
     uint64_t lease;
     uint32_t session;
+    uint32_t rank;
     uint32_t first_page;
     kvt_status refused; /* SEAL: why the pages behind these were not taken */
     struct core_job *next;
@@ -188,6 +190,7 @@ typedef struct core_config {
     uint32_t max_frames;
     uint32_t max_pages;
     uint32_t page_tokens; /* largest of any realm */
+    uint32_t max_slots;   /* pages of a node: ranks x layer groups of any realm */
     uint32_t max_realms;
     uint32_t max_sessions;
     uint32_t max_leases;             /* of a session */
@@ -287,6 +290,7 @@ typedef struct core_counts {
     uint64_t pages_duplicate; /* sealed by two; one copy stayed */
     uint64_t pages_corrupt;   /* refused: header, checksum, length */
     uint64_t pages_replaced;  /* short pages that a longer one took the place of */
+    uint64_t pages_passed;    /* out of a group's window: let go while their node stayed */
     uint64_t pages_evicted;
     uint64_t bytes_evicted;
     uint64_t seals_refused_full;

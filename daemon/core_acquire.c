@@ -23,6 +23,10 @@ static int start_at_root(core *c, request *rq, const kvt_acquire_req *req, start
         refuse(c, rq, KVT_ENOENT, "realm %u is not known (any more); register it", req->realm);
         return 0;
     }
+    if (req->rank >= r->n_ranks) {
+        refuse(c, rq, KVT_EINVAL, "rank %u of a realm of %u ranks", req->rank, r->n_ranks);
+        return 0;
+    }
     kvt_wire_get_tokens(req->tokens, req->n_tokens, c->tokens);
     *ret = (start){.realm = (uint32_t)(r - c->realms), .from = r->root, .n_tokens = req->n_tokens};
     return 1;
@@ -33,7 +37,7 @@ static int start_at_root(core *c, request *rq, const kvt_acquire_req *req, start
 static int start_at_lease(core *c, request *rq, const kvt_acquire_req *req, lease *base,
                           start *ret) {
     uint32_t stored = lease_stored_tokens(c, base);
-    uint32_t page_tokens = c->realms[base->realm].shapes[0].page_tokens;
+    uint32_t page_tokens = c->realms[base->realm].page_tokens;
     if (req->keep_tokens > stored) {
         refuse(c, rq, KVT_EINVAL, "keep_tokens %u is over the %u that the lease holds or claims",
                req->keep_tokens, stored);
@@ -181,6 +185,12 @@ void serve_acquire(core *c, request *rq) {
     start at = {0};
     if (!(l ? start_at_lease(c, rq, &req, l, &at) : start_at_root(c, rq, &req, &at)))
         return;
+    const realm *r = &c->realms[at.realm];
+    if (at.before + at.n_tokens > r->max_tokens) {
+        refuse(c, rq, KVT_ELIMIT, "a path of %u layer groups has at most %u tokens", r->n_groups,
+               r->max_tokens);
+        return;
+    }
     if (!l)
         l = lease_new(c, s, at.realm, rq->header.number);
     if (!l) {
@@ -188,8 +198,14 @@ void serve_acquire(core *c, request *rq) {
                s->n_leases, c->config.max_leases, c->config.max_leases_total);
         return;
     }
+    if (!req.base)
+        l->rank = req.rank;
     radix_node old_tail = l->tail, old_partial = l->partial;
+<<<<<<< HEAD
     uint32_t n_again = radix_depth(c->tree, at.from);
+=======
+    lease_tell(c, l, &(held_prefix){0});
+>>>>>>> b9cea8c (Layer groups: a page for each, windows of which older pages are let go on their own, and a prefix that is held as far as every group has what it needs there)
     int claim = (req.flags & KVT_ACQUIRE_CLAIM) && !c->draining;
     l->leave_one = (req.flags & KVT_ACQUIRE_LEAVE_ONE) != 0;
     l->n_tokens = at.before + at.n_tokens;

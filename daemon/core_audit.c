@@ -17,6 +17,9 @@ typedef struct audit {
     uint8_t *claimed;
     uint32_t n_hidden;
     uint32_t n_announced;
+    uint32_t *refs;     /* [max_pages], of pages: those of leases and jobs */
+    radix_node *path;   /* scratch */
+    const realm *realm; /* that is being walked */
     uint32_t n_nodes, n_held, n_frames, n_loose;
 } audit;
 
@@ -33,11 +36,43 @@ static void fail(audit *a, const char *format, ...) {
     va_end(args);
 }
 
-static uint32_t slot_of(const core *c, radix_node node, page_handle page) {
+static uint32_t slot_with(const core *c, radix_node node, page_handle page) {
     uint32_t n_slots = radix_slots(c->tree, node), slot = 0;
     while (slot < n_slots && node_page(c, node, slot) != page)
         slot++;
     return slot;
+}
+
+static const realm *realm_of(const core *c, radix_node node) {
+    while (radix_depth(c->tree, node) > 0)
+        node = radix_parent(c->tree, node);
+    for (uint32_t i = 0; i < c->config.max_realms; i++)
+        if (c->realms[i].number && c->realms[i].root == node)
+            return &c->realms[i];
+    return NULL;
+}
+
+/* A page in the tree that is not sealed is being filled for a lease that claims it; or it belongs
+ * to a group with a window, passed out of it, and is filled again. */
+static void audit_unsealed(audit *a, const page_entry *entry, uint32_t slot) {
+    const core *c = a->c;
+    if (radix_is_held(c->tree, entry->node)) {
+        const realm *r = realm_of(c, entry->node);
+        if (!r->windows[slot % r->n_groups] || entry->state != PAGE_COPYING)
+            fail(a, "node %u is held, its page in slot %u is %s", entry->node, slot,
+                 page_state_name(entry->state));
+        return;
+    }
+    if (!a->claimed[entry->node])
+        fail(a, "node %u is filling without a lease that claims it", entry->node);
+    if (entry->sealer) {
+        const lease *l = &c->leases[entry->sealer - 1];
+        if (!l->session || !l->claim)
+            fail(a, "node %u is filled by lease slot %u, which claims nothing", entry->node,
+                 entry->sealer);
+    }
+    if (entry->sealer != node_filler(c, entry->node))
+        fail(a, "node %u has several fillers", entry->node);
 }
 
 /* Each page knows its node and the node knows the page; loose pages belong to jobs. */
@@ -51,49 +86,120 @@ static void audit_page(void *context, page_handle page, const page_entry *entry)
                  entry->frame);
     }
     if (entry->node == RADIX_NONE) {
+        if (entry->refs != a->refs[(uint32_t)page])
+            fail(a, "page %llx left the tree with %u references, leases and jobs have %u",
+                 (unsigned long long)page, entry->refs, a->refs[(uint32_t)page]);
         a->n_loose++;
         return;
     }
+    if (entry->refs != a->refs[(uint32_t)page] + 1u)
+        fail(a, "page %llx has %u references, leases and jobs %u", (unsigned long long)page,
+             entry->refs, a->refs[(uint32_t)page]);
     int sealed = entry->state == PAGE_SEALED;
-    uint32_t slot = slot_of(c, entry->node, page);
-    if (slot == radix_slots(c->tree, entry->node))
+    uint32_t slot = slot_with(c, entry->node, page);
+    if (slot == radix_slots(c->tree, entry->node)) {
         fail(a, "page %llx and node %u disagree", (unsigned long long)page, entry->node);
-    /* The first slot stands for the node. */
-    a->n_nodes += slot == 0;
-    a->n_hidden += slot == 0 && radix_is_hidden(c->tree, entry->node);
-    if (slot == 0) {
-        int can_be_had = radix_is_held(c->tree, entry->node) && !is_flushed(c, entry->node);
-        a->n_announced += (uint32_t)can_be_had;
-        if (can_be_had != (c->announced[entry->node] != 0))
-            fail(a, "node %u can be had = %d, announced as %llu", entry->node, can_be_had,
-                 (unsigned long long)c->announced[entry->node]);
+        return;
     }
     if (is_flushed(c, entry->node) && !radix_is_busy(c->tree, entry->node))
         fail(a, "node %u was flushed, nobody holds it, and it is there", entry->node);
-    a->n_held += slot == 0 && radix_is_held(c->tree, entry->node);
-    if (slot == 0 && node_is_sealed(c, entry->node) != radix_is_held(c->tree, entry->node))
-        fail(a, "node %u is held = %d, its first page is %s", entry->node,
-             radix_is_held(c->tree, entry->node), page_state_name(entry->state));
     if (sealed && entry->frame == PAGE_NO_FRAME && !c->tiers)
         fail(a, "page %llx is sealed without a frame", (unsigned long long)page);
     if (!sealed && entry->frame != PAGE_NO_FRAME)
         fail(a, "page %llx is %s with a frame", (unsigned long long)page,
              page_state_name(entry->state));
-    if (radix_is_held(c->tree, entry->node) && !is_held(c, radix_parent(c->tree, entry->node)))
-        fail(a, "node %u is held below one that is not", entry->node);
-    if (!sealed && !a->claimed[entry->node])
-        fail(a, "node %u is filling without a lease that claims it", entry->node);
-    if (!sealed && entry->sealer) {
-        const lease *l = &c->leases[entry->sealer - 1];
-        if (!l->session || !l->claim)
-            fail(a, "node %u is filled by lease slot %u, which claims nothing", entry->node,
-                 entry->sealer);
+    if (!sealed)
+        audit_unsealed(a, entry, slot);
+}
+
+/* Held from the front on without a gap; what could be held is. */
+static void audit_held(audit *a, radix_node node) {
+    const core *c = a->c;
+    const realm *r = a->realm;
+    int held = radix_is_held(c->tree, node);
+    a->n_nodes++;
+    a->n_held += (uint32_t)held;
+    a->n_hidden += (uint32_t)radix_is_hidden(c->tree, node);
+    int can_be_had = held && !is_flushed(c, node);
+    a->n_announced += (uint32_t)can_be_had;
+    if (can_be_had != (c->announced[node] != 0))
+        fail(a, "node %u can be had = %d, announced as %llu", node, can_be_had,
+             (unsigned long long)c->announced[node]);
+    if (held && !is_held(c, radix_parent(c->tree, node)))
+        fail(a, "node %u is held below one that is not", node);
+    if (!held && node_is_sealed(c, node) && is_held(c, radix_parent(c->tree, node)))
+        fail(a, "node %u has all its pages and is not held", node);
+    for (uint32_t slot = 0; slot < radix_slots(c->tree, node); slot++)
+        if (!node_page(c, node, slot) && !r->windows[slot % r->n_groups])
+            fail(a, "node %u has no page in slot %u", node, slot);
+}
+
+static int audit_run(void *context, const radix_run *run) {
+    audit *a = context;
+    radix_node node = run->last;
+    for (uint32_t i = 0; i < run->n_pages; i++) {
+        audit_held(a, node);
+        node = radix_parent(a->c->tree, node);
+    }
+    return 0;
+}
+
+/* Is there, for every group, what it needs behind n tokens? By the words of kvtrunk.h. */
+static int all_is_there(const audit *a, const realm *r, uint32_t n) {
+    for (uint32_t group = 0; group < r->n_groups; group++)
+        for (uint32_t token = 0; token < n && r->windows[group]; token++)
+            for (uint32_t rank = 0; rank < r->n_ranks && token + r->windows[group] > n; rank++)
+                if (!node_has(a->c, a->path[token / r->page_tokens], slot_of(r, rank, group)))
+                    return 0;
+    return 1;
+}
+
+static uint32_t longest(audit *a, const realm *r, radix_node node, radix_node partial,
+                        uint32_t partial_tokens) {
+    uint32_t n = path_tokens(a->c, node) + partial_tokens;
+    a->path[radix_depth(a->c->tree, node)] = partial;
+    for (uint32_t depth = radix_depth(a->c->tree, node); depth > 0; depth--) {
+        a->path[depth - 1] = node;
+        node = radix_parent(a->c->tree, node);
+    }
+    while (!all_is_there(a, r, n))
+        n--;
+    return n;
+}
+
+/* Trying every length gives the same as lease_look; and the lease has references to what it was
+ * told of. */
+static void audit_windows(audit *a, const lease *l) {
+    const core *c = a->c;
+    const realm *r = &c->realms[l->realm];
+    if (!r->max_window)
+        return;
+    uint32_t n = longest(a, r, lease_ready(c, l), RADIX_NONE, 0), by_partial = 0;
+    if (l->partial != RADIX_NONE && is_resident(c, l->partial) &&
+        radix_depth(c->tree, l->partial) <= radix_depth(c->tree, lease_ready(c, l)) + 1)
+        by_partial =
+            longest(a, r, radix_parent(c->tree, l->partial), l->partial, l->partial_tokens);
+    n = n > by_partial ? n : by_partial;
+    if (lease_held_tokens(c, l) != n)
+        fail(a, "a lease holds %u tokens, %u could be read", lease_held_tokens(c, l), n);
+    for (uint32_t group = 0; group < r->n_groups && l->told_tokens; group++) {
+        uint32_t first = kvt_wire_window_first(l->told_tokens, r->windows[group]) / r->page_tokens;
+        radix_node at = l->told_last;
+        for (; r->windows[group] && radix_depth(c->tree, at) > first;
+             at = radix_parent(c->tree, at)) {
+            page_handle page = node_page(c, at, slot_of(r, l->rank, group));
+            if (!page_get(c->pages, page))
+                fail(a, "a lease was told of node %u, whose page in group %u is gone", at, group);
+            else
+                a->refs[(uint32_t)page]++;
+        }
     }
 }
 
 static uint32_t audit_lease(audit *a, const lease *l) {
     const core *c = a->c;
     uint32_t n = 0;
+    audit_windows(a, l);
     a->pins[l->tail]++;
     if (l->partial != RADIX_NONE) {
         a->pins[l->partial]++;
@@ -187,11 +293,27 @@ static void audit_claims(audit *a) {
 static void audit_pages(audit *a) {
     const core *c = a->c;
     uint32_t n_job_frames = 0;
+    for (uint32_t i = 0; i < c->config.max_jobs; i++) {
+        const core_job *job = &c->jobs[i];
+        int free_job = 0;
+        for (const core_job *f = c->free_jobs; f && !free_job; f = f->next)
+            free_job = f == job;
+        for (uint32_t k = 0; k < job->n_copies && !free_job; k++) {
+            n_job_frames += job->copies[k].frame != PAGE_NO_FRAME;
+            a->refs[(uint32_t)job->copies[k].page]++;
+        }
+    }
+    tiers_refs_of(c, a->refs);
     page_table_each(c->pages, audit_page, a);
+    for (uint32_t i = 0; i < c->config.max_realms; i++)
+        if (c->realms[i].number) {
+            a->realm = &c->realms[i];
+            radix_walk(c->tree, c->realms[i].root, audit_run, a);
+        }
     radix_counts tree;
     radix_count(c->tree, &tree);
     if (a->n_nodes != tree.busy + tree.idle)
-        fail(a, "%u pages have nodes, the tree has %u", a->n_nodes, tree.busy + tree.idle);
+        fail(a, "%u nodes are in a realm's tree, there are %u", a->n_nodes, tree.busy + tree.idle);
     for (uint32_t i = 1; i <= c->config.max_pages; i++)
         a->n_announced -= c->announced[i] != 0;
     if (a->n_announced)
@@ -199,17 +321,7 @@ static void audit_pages(audit *a) {
     if (a->n_hidden != c->n_hidden)
         fail(a, "%u nodes are hidden, counted %u", a->n_hidden, c->n_hidden);
     if (a->n_held != c->n_held)
-        fail(a, "%u pages are held, counted %u", a->n_held, c->n_held);
-    for (uint32_t i = 0; i < c->config.max_jobs; i++) {
-        const core_job *job = &c->jobs[i];
-        int free_job = 0;
-        for (const core_job *f = c->free_jobs; f && !free_job; f = f->next)
-            free_job = f == job;
-        if (free_job)
-            continue;
-        for (uint32_t k = 0; k < job->n_copies; k++)
-            n_job_frames += job->copies[k].frame != PAGE_NO_FRAME;
-    }
+        fail(a, "%u nodes are held, counted %u", a->n_held, c->n_held);
     n_job_frames += tiers_frames_of(c, CORE_JOB_UP, CORE_JOB_UP);
     frames_counts places;
     frames_count(c->frames, &places);
@@ -253,10 +365,12 @@ kvt_status core_audit(const core *c, char *why, size_t why_bytes) {
         status = tiers_audit(c, why, why_bytes);
     if (status != KVT_OK)
         return status;
-    size_t n = (size_t)c->config.max_pages + c->config.max_realms + 2;
+    size_t n = (size_t)c->config.max_pages + page_slack(&c->config) + c->config.max_realms + 2;
     a.pins = calloc(n, sizeof *a.pins);
     a.claimed = calloc(n, 1);
-    if (a.pins && a.claimed) {
+    a.refs = calloc(n, sizeof *a.refs);
+    a.path = calloc(n, sizeof *a.path);
+    if (a.pins && a.claimed && a.refs && a.path) {
         audit_sessions(&a);
         audit_kept(&a);
         audit_claims(&a);
@@ -268,5 +382,7 @@ kvt_status core_audit(const core *c, char *why, size_t why_bytes) {
     }
     free(a.pins);
     free(a.claimed);
+    free(a.refs);
+    free(a.path);
     return a.status;
 }

@@ -92,10 +92,11 @@ void core_found_page(core *c, const core_found *found) {
     realm *r = realm_get(c, found->realm);
     if (!c->tiers || !c->tiers->found || !r) /* after the first scan all is known */
         return;
-    uint32_t realm_slot = (uint32_t)(r - c->realms), page_tokens = r->shapes[0].page_tokens;
+    uint32_t realm_slot = (uint32_t)(r - c->realms), page_tokens = r->page_tokens;
     radix_node parent = parent_node(c, r, record), node;
-    if (parent == RADIX_NONE || !is_held(c, parent) || record->n_tokens > page_tokens ||
-        found->rows != record->n_tokens || record->slot >= radix_slots(c->tree, parent)) {
+    if (parent == RADIX_NONE || !is_held(c, parent) || radix_slots(c->tree, parent) > 1 ||
+        record->n_tokens > page_tokens || found->rows != record->n_tokens ||
+        record->slot >= radix_slots(c->tree, parent)) {
         erase_record(c, found);
         return;
     }

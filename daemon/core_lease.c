@@ -44,6 +44,7 @@ void lease_free(core *c, lease *l) {
     session *s = &c->sessions[l->session - 1];
     uint32_t slot = (uint32_t)(l - c->leases);
     s->n_claimed -= l->n_claimed;
+    lease_tell(c, l, &(held_prefix){0});
     if (l->tail != RADIX_NONE)
         lease_drop_path(c, l, l->tail, l->partial);
     if (l->prev_of_session)
@@ -100,19 +101,42 @@ static int partial_counts(const core *c, const lease *l, radix_node held) {
     return l->partial != RADIX_NONE && radix_parent(c->tree, l->partial) == held;
 }
 
-static int partial_ready(const core *c, const lease *l, radix_node ready) {
-    return partial_counts(c, l, ready) && is_resident(c, l->partial);
-}
-
 uint32_t lease_stored_tokens(const core *c, const lease *l) {
     uint32_t n = path_tokens(c, l->tail);
     return partial_counts(c, l, l->tail) ? n + l->partial_tokens : n;
 }
 
+/* The path as far as `node`, and the leading rows of the partial page. */
+static held_prefix look_at(const core *c, const lease *l, radix_node node, int in_arena,
+                           uint32_t most) {
+    const realm *r = &c->realms[l->realm];
+    radix_node partial = l->partial;
+    if (partial != RADIX_NONE && in_arena && !is_resident(c, partial))
+        partial = RADIX_NONE;
+    radix_node behind =
+        partial != RADIX_NONE && radix_parent(c->tree, partial) == node ? partial : RADIX_NONE;
+    held_prefix h = path_held(c, r, node, behind, l->partial_tokens, most);
+    if (!r->max_window || partial == RADIX_NONE || behind != RADIX_NONE)
+        return h;
+    /* The path has grown past where it read the leading rows of another page: which still counts if
+     * the path's own pages lack what has passed out of a window. */
+    radix_node front = radix_parent(c->tree, partial);
+    if (radix_depth(c->tree, front) > radix_depth(c->tree, node))
+        return h;
+    held_prefix other = path_held(c, r, front, partial, l->partial_tokens, most);
+    return other.tokens > h.tokens ? other : h;
+}
+
+held_prefix lease_look(const core *c, const lease *l, uint32_t most) {
+    return look_at(c, l, lease_ready(c, l), 1, most);
+}
+
+static uint32_t lease_whole_tokens(const core *c, const lease *l) {
+    return look_at(c, l, lease_held(c, l), 0, UINT32_MAX).tokens;
+}
+
 uint32_t lease_held_tokens(const core *c, const lease *l) {
-    radix_node ready = lease_ready(c, l);
-    uint32_t n = path_tokens(c, ready);
-    return partial_ready(c, l, ready) ? n + l->partial_tokens : n;
+    return lease_look(c, l, UINT32_MAX).tokens;
 }
 
 /* --- who computes what -------------------------------------------------------------------------
@@ -126,6 +150,9 @@ uint32_t lease_computing_end(core *c, const lease *l) {
     /* The run of others' pages that starts at the first one that is not held: walking from the tail
      * up, the last such run that is met. */
     uint32_t end = 0, me = filler_name(c, l);
+    /* Nobody, if what comes next has passed out of a window: it is for whoever needs it. */
+    if (lease_whole_tokens(c, l) < path_tokens(c, lease_held(c, l)))
+        return 0;
     for (radix_node node = l->tail; !is_held(c, node); node = radix_parent(c->tree, node)) {
         uint32_t filler = node_filler(c, node);
         if (filler == NONE || filler == me)
@@ -214,13 +241,8 @@ void lease_drop_path(core *c, lease *l, radix_node tail, radix_node partial) {
 /* --- replies -----------------------------------------------------------------------------------
  */
 
-uint32_t lease_held_pages(const core *c, const lease *l) {
-    radix_node ready = lease_ready(c, l);
-    return radix_depth(c->tree, ready) + (partial_ready(c, l, ready) ? 1 : 0);
-}
-
-static void put_page(core *c, kvt_writer *w, radix_node node) {
-    const page_entry *entry = node_entry(c, node, 0);
+static void put_page(core *c, kvt_writer *w, radix_node node, uint32_t slot) {
+    const page_entry *entry = node_entry(c, node, slot);
     KVT_ASSERT(entry && entry->frame != PAGE_NO_FRAME);
     kvt_wire_page page = {.offset = frames_offset(c->frames, entry->frame),
                           .generation = frames_generation(c->frames, entry->frame),
@@ -231,47 +253,56 @@ static void put_page(core *c, kvt_writer *w, radix_node node) {
     kvt_wire_put_page(w, &page);
 }
 
-void put_held_pages(core *c, kvt_writer *w, const lease *l, uint32_t first_page, uint32_t n_pages) {
-    radix_node ready = lease_ready(c, l);
-    uint32_t depth = radix_depth(c->tree, ready), n = 0;
-    /* Walking up gives them in reverse. */
-    for (radix_node node = ready; depth - n > first_page; node = radix_parent(c->tree, node))
-        c->path[n++] = node;
-    uint32_t put = 0;
-    while (n > 0 && put < n_pages) {
-        put_page(c, w, c->path[--n]);
-        put++;
+uint32_t make_lists(const core *c, const lease *l, const held_prefix *h, uint32_t first_page,
+                    kvt_page_list *lists) {
+    const realm *r = &c->realms[l->realm];
+    for (uint32_t group = 0; group < r->n_groups; group++) {
+        uint32_t window = r->windows[group];
+        uint32_t first =
+            window ? kvt_wire_window_first(h->tokens, window) / r->page_tokens : first_page;
+        lists[group] = (kvt_page_list){.first_page = first,
+                                       .n_pages = h->pages > first ? h->pages - first : 0};
     }
-    if (put < n_pages && partial_ready(c, l, ready))
-        put_page(c, w, l->partial);
+    return r->n_groups;
+}
+
+void put_list_pages(core *c, kvt_writer *w, const lease *l, const held_prefix *h,
+                    const kvt_page_list *lists) {
+    const realm *r = &c->realms[l->realm];
+    uint32_t first = h->pages;
+    for (uint32_t group = 0; group < r->n_groups; group++)
+        if (lists[group].n_pages && lists[group].first_page < first)
+            first = lists[group].first_page;
+    radix_node node = h->last;
+    for (uint32_t page = h->pages; page > first; page--) {
+        c->path[page - 1 - first] = node;
+        node = radix_parent(c->tree, node);
+    }
+    for (uint32_t group = 0; group < r->n_groups; group++)
+        for (uint32_t i = 0; i < lists[group].n_pages; i++)
+            put_page(c, w, c->path[lists[group].first_page + i - first],
+                     slot_of(r, l->rank, group));
 }
 
 void reply_lease(core *c, core_ticket ticket, uint16_t op, uint64_t number, lease *l,
                  uint32_t first_page) {
-    uint32_t held = lease_held_tokens(c, l), end = lease_computing_end(c, l);
+    uint32_t most = l->leave_one && l->n_tokens ? l->n_tokens - 1 : l->n_tokens;
+    held_prefix h = lease_look(c, l, most);
+    uint32_t end = lease_computing_end(c, l), stored = path_tokens(c, l->tail);
     uint32_t lifted = lease_lifting_end(c, l);
     end = end > lifted ? end : lifted;
-    uint32_t n_pages = lease_held_pages(c, l);
-    uint32_t page_tokens = c->realms[l->realm].shapes[0].page_tokens;
-    if (held > l->n_tokens)
-        held = l->n_tokens;
-    if (l->leave_one && l->n_tokens && held >= l->n_tokens) {
-        held = l->n_tokens - 1;
-        uint32_t cover = (held + page_tokens - 1) / page_tokens;
-        n_pages = n_pages < cover ? n_pages : cover;
-    }
+    int missing = !is_held(c, l->tail) || lease_whole_tokens(c, l) < stored;
     kvt_lease_rep rep = {.lease = lease_id(c, l),
                          .n_tokens = l->n_tokens,
-                         .held_tokens = held,
-                         .computing_tokens = end > held ? end - held : 0,
-                         .claimed_tokens =
-                             l->claim && !is_held(c, l->tail) ? path_tokens(c, l->tail) : 0,
-                         .first_page = first_page,
-                         .n_pages = n_pages > first_page ? n_pages - first_page : 0};
+                         .held_tokens = h.tokens,
+                         .computing_tokens = end > h.tokens ? end - h.tokens : 0,
+                         .claimed_tokens = l->claim && missing ? stored : 0};
+    rep.n_lists = make_lists(c, l, &h, first_page, rep.lists);
+    lease_tell(c, l, &h);
     kvt_writer w;
     reply_start(c, &w);
     kvt_wire_put_lease_rep(&w, &rep);
-    put_held_pages(c, &w, l, first_page, rep.n_pages);
+    put_list_pages(c, &w, l, &h, rep.lists);
     reply_finish(c, ticket, op, number, &w);
 }
 
@@ -296,13 +327,15 @@ void serve_fork(core *c, request *rq) {
         return;
     }
     lease *l = lease_new(c, rq->session, from->realm, rq->header.number);
+    if (l)
+        l->rank = from->rank;
     if (!l) {
         refuse(c, rq, KVT_ELIMIT, "%u leases are open; the most are %u a session, %u in all",
                rq->session->n_leases, c->config.max_leases, c->config.max_leases_total);
         return;
     }
     /* What of the first n tokens is held: whole pages, then the leading rows of the page there. */
-    uint32_t page_tokens = c->realms[from->realm].shapes[0].page_tokens;
+    uint32_t page_tokens = c->realms[from->realm].page_tokens;
     uint32_t n = req.n_tokens, n_held = lease_held_tokens(c, from);
     n_held = n < n_held ? n : n_held;
     radix_node held = lease_ready(c, from);

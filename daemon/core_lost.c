@@ -72,7 +72,15 @@ static void subtree_forget(core *c, radix_node top) {
 void page_lost(core *c, page_handle page) {
     radix_node top = page_get(c->pages, page)->node;
     KVT_ASSERT(top != RADIX_NONE);
+    const tier_page *at = tier_of(c, page);
+    const realm *r = &c->realms[at->realm];
     c->counts.pages_lost++;
+    c->wake = 1;
+    if (r->windows[at->slot % r->n_groups] && radix_is_held(c->tree, top)) {
+        /* As if it had passed out of the window: what is held without it is found anew. */
+        slot_empty(c, top, at->slot);
+        return;
+    }
     for (uint32_t i = 0; i < c->config.max_leases_total; i++)
         if (c->leases[i].session)
             shorten(c, &c->leases[i], top);
@@ -83,7 +91,6 @@ void page_lost(core *c, page_handle page) {
     for (uint32_t i = 0; i < c->config.max_leases_total; i++)
         if (c->leases[i].session && c->leases[i].claim)
             lease_recount(c, &c->leases[i]);
-    c->wake = 1;
 }
 
 void core_disk_lost(core *c) {
@@ -98,8 +105,10 @@ void core_disk_lost(core *c) {
         page_handle page = page_at(c->pages, i);
         if (!page || !(t->pages[i].flags & (TIER_ON_DISK | TIER_STALE_RECORD | TIER_NO_DISK)))
             continue;
-        tier_set_flags(c, page, 0, TIER_ON_DISK | TIER_STALE_RECORD | TIER_NO_DISK);
         const page_entry *entry = page_get(c->pages, page);
+        int never = entry->node != RADIX_NONE && radix_slots(c->tree, entry->node) > 1;
+        tier_set_flags(c, page, 0,
+                       TIER_ON_DISK | TIER_STALE_RECORD | (never ? 0u : (uint32_t)TIER_NO_DISK));
         if (entry->node == RADIX_NONE)
             continue;
         if (entry->frame == PAGE_NO_FRAME && t->pages[i].host_frame == PAGE_NO_FRAME)

@@ -74,7 +74,7 @@ static int lift_page(core *c, lift *jobs, page_handle page) {
 static int lift_node(core *c, lift *jobs, radix_node node, uint32_t *n_on_way) {
     for (uint32_t slot = 0, n = radix_slots(c->tree, node); slot < n; slot++) {
         page_handle page = node_page(c, node, slot);
-        if (page_get(c->pages, page)->frame != PAGE_NO_FRAME)
+        if (!entry_is_absent(page_get(c->pages, page)))
             continue;
         if (!lift_page(c, jobs, page))
             return 0;
@@ -198,7 +198,7 @@ static void add_tier(const core *c, radix_node node, uint32_t n_tokens, uint32_t
     int disk = 0;
     for (uint32_t slot = 0, n = radix_slots(c->tree, node); slot < n; slot++) {
         const page_entry *entry = node_entry(c, node, slot);
-        if (entry->frame == PAGE_NO_FRAME)
+        if (entry_is_absent(entry))
             disk |= tier_of(c, node_page(c, node, slot))->host_frame == PAGE_NO_FRAME;
     }
     *(disk ? ret_disk : ret_host) += n_tokens;
@@ -245,7 +245,7 @@ uint32_t lease_lifting_end(const core *c, const lease *l) {
     while (radix_parent(c->tree, first) != ready)
         first = radix_parent(c->tree, first);
     for (uint32_t slot = 0, n = radix_slots(c->tree, first); slot < n; slot++)
-        if (node_entry(c, first, slot)->frame == PAGE_NO_FRAME &&
+        if (entry_is_absent(node_entry(c, first, slot)) &&
             !(tier_of(c, node_page(c, first, slot))->flags & (TIER_GOING_UP | TIER_READING)))
             return 0;
     return path_tokens(c, held);

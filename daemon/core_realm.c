@@ -15,7 +15,34 @@ realm *realm_get(core *c, uint32_t number) {
 }
 
 uint64_t realm_page_bytes(const realm *r) {
-    return kvt_page_bytes(&r->shapes[0], r->shapes[0].page_tokens);
+    uint64_t bytes = 0;
+    for (uint32_t group = 0; group < r->n_groups; group++)
+        bytes += kvt_page_bytes(&r->shapes[group], r->page_tokens);
+    return bytes;
+}
+
+/* What the geometry says, where it is needed all the time. */
+static kvt_status realm_shapes(realm *r, char *why, size_t why_bytes) {
+    const kvt_geometry *g = &r->desc.geometry;
+    r->page_tokens = g->page_tokens;
+    r->n_ranks = g->n_ranks;
+    r->n_groups = g->n_groups;
+    r->max_window = 0;
+    uint32_t max_pages = (KVT_WIRE_MAX_BYTES - 4096) / 32 / g->n_groups;
+    r->max_tokens = max_pages < KVT_MAX_REQUEST_TOKENS / g->page_tokens
+                        ? max_pages * g->page_tokens
+                        : (uint32_t)KVT_MAX_REQUEST_TOKENS;
+    r->n_jobs = 0;
+    for (uint32_t group = 0; group < g->n_groups; group++) {
+        kvt_status status =
+            kvt_page_shape_init(g, group, r->desc.codec, why, why_bytes, &r->shapes[group]);
+        if (status != KVT_OK)
+            return status;
+        r->windows[group] = g->groups[group].window;
+        if (r->windows[group] > r->max_window)
+            r->max_window = r->windows[group];
+    }
+    return KVT_OK;
 }
 
 static realm *realm_find(core *c, const kvt_realm_req *req) {
@@ -30,25 +57,13 @@ static realm *realm_find(core *c, const kvt_realm_req *req) {
 
 /* A free place; if there is none, that of a realm without pages and leases. A worker that still
  * uses the old number is told KVT_ENOENT and registers again. */
-/* Does a job under way read its shape? Its pages may be out of the tree already. */
-static int realm_in_job(const core *c, const realm *r) {
-    const kvt_page_shape *first = &r->shapes[0], *end = first + KVT_MAX_GROUPS;
-    for (uint32_t i = 0; i < c->config.max_jobs; i++)
-        if (c->jobs[i].shape >= first && c->jobs[i].shape < end)
-            return 1;
-    for (uint32_t i = 0; c->tiers && i < TIER_JOBS; i++)
-        if (c->tiers->jobs[i].shape >= first && c->tiers->jobs[i].shape < end)
-            return 1;
-    return 0;
-}
-
 static realm *realm_place(core *c) {
     for (uint32_t i = 0; i < c->config.max_realms; i++)
         if (!c->realms[i].number)
             return &c->realms[i];
     for (uint32_t i = 0; i < c->config.max_realms; i++) {
         realm *r = &c->realms[i];
-        if (!realm_in_job(c, r) && radix_root_remove(c->tree, r->root) == KVT_OK) {
+        if (r->n_jobs == 0 && radix_root_remove(c->tree, r->root) == KVT_OK) {
             r->root = RADIX_NONE;
             r->number = 0;
             c->n_realms--;
@@ -66,14 +81,20 @@ static kvt_status realm_check(core *c, const realm *r, char *why, size_t why_byt
                  g->page_tokens, c->config.page_tokens);
         return KVT_ELIMIT;
     }
-    if (g->n_ranks != 1 || g->n_groups != 1) {
-        snprintf(why, why_bytes, "%u ranks and %u layer groups: this daemon serves one of each",
-                 g->n_ranks, g->n_groups);
-        return KVT_ENOTSUP;
+    if (r->n_ranks * r->n_groups > c->config.max_slots) {
+        snprintf(why, why_bytes,
+                 "%u ranks of %u layer groups make %u pages a node, the most allowed are %u; raise "
+                 "max_slots",
+                 r->n_ranks, r->n_groups, r->n_ranks * r->n_groups, c->config.max_slots);
+        return KVT_ELIMIT;
     }
-    uint64_t page_bytes = kvt_page_max_bytes(&r->shapes[0]);
+    uint64_t page_bytes = 0;
+    for (uint32_t group = 0; group < r->n_groups; group++)
+        page_bytes += r->n_ranks * kvt_page_max_bytes(&r->shapes[group]);
     if (page_bytes > c->config.arena_bytes) {
-        snprintf(why, why_bytes, "a page takes %llu bytes, the arena has %llu; enlarge the arena",
+        snprintf(why, why_bytes,
+                 "a page takes %llu bytes with all ranks and groups, the arena has %llu; "
+                 "enlarge the arena",
                  (unsigned long long)page_bytes, (unsigned long long)c->config.arena_bytes);
         return KVT_ELIMIT;
     }
@@ -94,12 +115,11 @@ static kvt_status realm_new(core *c, const kvt_realm_req *req, char *why, size_t
     if (status == KVT_OK)
         status = kvt_geometry_check(&r->desc.geometry, why, why_bytes);
     if (status == KVT_OK)
-        status =
-            kvt_page_shape_init(&r->desc.geometry, 0, r->desc.codec, why, why_bytes, &r->shapes[0]);
+        status = realm_shapes(r, why, why_bytes);
     if (status == KVT_OK)
         status = realm_check(c, r, why, why_bytes);
     if (status == KVT_OK)
-        status = radix_root_add(c->tree, r->desc.geometry.page_tokens, 1, &r->root);
+        status = radix_root_add(c->tree, r->page_tokens, r->n_ranks * r->n_groups, &r->root);
     if (status != KVT_OK)
         return status;
     memcpy(r->canonical, req->canonical, req->n_bytes);
@@ -131,13 +151,20 @@ void serve_realm(core *c, request *rq) {
         nonsense(c, rq->ticket.pipe);
         return;
     }
+    uint64_t hashes[KVT_MAX_GROUPS];
     kvt_status status = realm_open(c, &req, why, sizeof why, &r);
     if (status != KVT_OK) {
         refuse(c, rq, status, "%s", why[0] ? why : kvt_status_text(status));
         return;
     }
+    for (uint32_t group = 0; group < r->n_groups; group++)
+        hashes[group] = r->shapes[group].geometry_hash;
+    if (req.rank >= r->n_ranks) {
+        refuse(c, rq, KVT_EINVAL, "rank %u of a realm of %u ranks", req.rank, r->n_ranks);
+        return;
+    }
     kvt_realm_rep rep = {.realm = r->number,
-                         .geometry_hash = r->shapes[0].geometry_hash,
+                         .geometry_hash = kvt_wire_geometry_hash(r->n_groups, hashes),
                          .page_bytes = realm_page_bytes(r)};
     kvt_writer w;
     reply_start(c, &w);

@@ -169,7 +169,7 @@ int room_disk(core *c, uint64_t bytes) {
         uint64_t of_node = 0;
         for (uint32_t slot = 0, n = radix_slots(c->tree, node); slot < n; slot++) {
             const tier_page *at = tier_of(c, node_page(c, node, slot));
-            if (at->flags & TIER_ON_DISK)
+            if (node_entry(c, node, slot) && at->flags & TIER_ON_DISK)
                 of_node += tier_record_bytes(at->bytes, at->n_tokens);
         }
         if (of_node == 0) /* what is the coldest is not what takes the room */

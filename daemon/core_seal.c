@@ -15,10 +15,16 @@
 /* May this page of the message be taken? */
 static kvt_status seal_check(const core *c, const lease *l, const session *s,
                              const kvt_seal_page *page) {
-    const kvt_page_shape *shape = &c->realms[l->realm].shapes[0];
-    if (page->page >= radix_depth(c->tree, l->tail))
+    const realm *r = &c->realms[l->realm];
+    if (page->page >= radix_depth(c->tree, l->tail) || page->group >= r->n_groups)
         return KVT_EINVAL;
-    if (page->bytes < KVT_PAGE_HEADER_BYTES || page->bytes > kvt_page_max_bytes(shape))
+    if (page->bytes == 0) {
+        /* It has none, which is right if whoever comes to the end of the path needs none. */
+        uint32_t window = r->windows[page->group], end = (page->page + 1) * r->page_tokens;
+        return window && end + window <= path_tokens(c, l->tail) ? KVT_OK : KVT_EINVAL;
+    }
+    if (page->bytes < KVT_PAGE_HEADER_BYTES ||
+        page->bytes > kvt_page_max_bytes(&r->shapes[page->group]))
         return KVT_ECORRUPT;
     uint64_t offset = page->offset & ~KVT_STAGED_ON_DEVICE;
     if (offset > s->staging_bytes || page->bytes > s->staging_bytes - offset)
@@ -27,8 +33,9 @@ static kvt_status seal_check(const core *c, const lease *l, const session *s,
 }
 
 /* Adds the page to the job, with a frame. */
-static kvt_status seal_take(core *c, core_job *job, radix_node node, const kvt_seal_page *page) {
-    page_handle handle = node_page(c, node, 0);
+static kvt_status seal_take(core *c, core_job *job, radix_node node, uint32_t slot,
+                            const kvt_seal_page *page) {
+    page_handle handle = node_page(c, node, slot);
     uint32_t frame, rows;
     kvt_status status = frame_alloc(c, page->bytes, &frame);
     if (status != KVT_OK) {
@@ -43,10 +50,60 @@ static kvt_status seal_take(core *c, core_job *job, radix_node node, const kvt_s
                                                .to_offset = frames_offset(c->frames, frame),
                                                .bytes = page->bytes,
                                                .rows = rows,
+                                               .shape = &c->realms[job->realm].shapes[page->group],
                                                .status = KVT_EINTERNAL,
                                                .frame = frame,
                                                .page = handle,
-                                               .node = node};
+                                               .node = node,
+                                               .slot = slot};
+    return KVT_OK;
+}
+
+/* A slot that passed out of its window is filled again for a path that ends near it; else nobody
+ * would come to read it. */
+static kvt_status seal_again(core *c, core_job *job, const lease *l, radix_node node, uint32_t slot,
+                             const kvt_seal_page *page) {
+    const realm *r = &c->realms[l->realm];
+    if (page->bytes == 0 || !is_held(c, node) ||
+        !slot_is_wanted(c, r, node, page->group, path_tokens(c, l->tail))) {
+        c->counts.pages_duplicate++;
+        return KVT_OK;
+    }
+    kvt_status status = slot_refill(c, node, slot);
+    if (status == KVT_OK)
+        status = seal_take(c, job, node, slot, page);
+    if (status != KVT_OK && node_page(c, node, slot))
+        slot_empty(c, node, slot);
+    return status;
+}
+
+/* Its worker has no bytes and needs none. Another's, on their way, are welcome. */
+static void seal_pass(core *c, const realm *r, radix_node node, uint32_t slot) {
+    if (node_entry(c, node, slot)->state != PAGE_FILLING)
+        return;
+    c->counts.pages_passed++;
+    slot_empty(c, node, slot);
+    node_settle(c, r, node);
+    c->wake = 1;
+}
+
+static kvt_status seal_one(core *c, core_job *job, const lease *l, radix_node node,
+                           const kvt_seal_page *page, uint32_t before) {
+    const realm *r = &c->realms[l->realm];
+    uint32_t slot = slot_of(r, l->rank, page->group);
+    const page_entry *entry = node_entry(c, node, slot);
+    if (!entry)
+        return seal_again(c, job, l, node, slot, page);
+    if (entry_is_sealed(entry)) {
+        c->counts.pages_duplicate++;
+        return KVT_OK;
+    }
+    int follows = before != UINT32_MAX && (before == page->page || before + 1 == page->page);
+    if (!follows && !node_rank_is_sealed(c, r, radix_parent(c->tree, node), l->rank))
+        return KVT_EORDER;
+    if (page->bytes > 0)
+        return seal_take(c, job, node, slot, page);
+    seal_pass(c, r, node, slot);
     return KVT_OK;
 }
 
@@ -73,31 +130,24 @@ static kvt_status seal_take_all(core *c, const session *s, const lease *l, const
         kvt_status status = seal_check(c, l, s, &page);
         if (status != KVT_OK)
             return status;
-        radix_node node = c->path[page.page - first];
-        if (is_held(c, node)) {
-            c->counts.pages_duplicate++;
-        } else {
-            if (!is_held(c, radix_parent(c->tree, node)) && before + 1 != page.page)
-                return KVT_EORDER;
-            status = seal_take(c, job, node, &page);
-            if (status != KVT_OK)
-                return status;
-        }
+        status = seal_one(c, job, l, c->path[page.page - first], &page, before);
+        if (status != KVT_OK)
+            return status;
         before = page.page;
     }
     return KVT_OK;
 }
 
-static void reply_seal(core *c, core_ticket ticket, uint64_t number, const lease *l,
+static void reply_seal(core *c, core_ticket ticket, uint64_t number, lease *l,
                        kvt_status page_status, uint32_t first_page) {
-    uint32_t n_pages = lease_held_pages(c, l);
-    kvt_seal_rep rep = {.page_status = (uint32_t)page_status,
-                        .held_tokens = lease_held_tokens(c, l),
-                        .n_pages = n_pages > first_page ? n_pages - first_page : 0};
+    held_prefix h = lease_look(c, l, UINT32_MAX);
+    kvt_seal_rep rep = {.page_status = (uint32_t)page_status, .held_tokens = h.tokens};
+    rep.n_lists = make_lists(c, l, &h, first_page, rep.lists);
+    lease_tell(c, l, &h);
     kvt_writer w;
     reply_start(c, &w);
     kvt_wire_put_seal_rep(&w, &rep);
-    put_held_pages(c, &w, l, first_page, rep.n_pages);
+    put_list_pages(c, &w, l, &h, rep.lists);
     reply_finish(c, ticket, KVT_OP_SEAL, number, &w);
 }
 
@@ -147,13 +197,13 @@ void serve_seal(core *c, request *rq) {
     *job = (core_job){.kind = CORE_JOB_SEAL,
                       .lane = s->number,
                       .staging = s->staging,
-                      .shape = &c->realms[l->realm].shapes[0],
-                      .realm = l->realm,
                       .copies = copies,
                       .ticket = rq->ticket,
                       .number = rq->header.number,
                       .lease = req.lease,
                       .session = session_slot(c, s) + 1,
+                      .realm = l->realm,
+                      .rank = l->rank,
                       .first_page = first.page,
                       .next = next};
     job->refused = seal_take_all(c, s, l, &req, job);
@@ -169,11 +219,11 @@ void serve_seal(core *c, request *rq) {
     job->next = NULL;
     s->n_jobs++;
     c->n_jobs++;
+    c->realms[l->realm].n_jobs++;
     c->env.submit(c->env.context, job);
 }
 
-/* Short held pages whose tokens begin this one are covered by it from now on. */
-static void replace_short(core *c, radix_node node) {
+void replace_short(core *c, radix_node node) {
     uint32_t n_tokens, n_short;
     if (radix_is_hidden(c->tree, node))
         return; /* its siblings have taken its place */
@@ -193,7 +243,7 @@ static void replace_short(core *c, radix_node node) {
 
 /* The page is in the tree still (its worker may have died and nobody else claimed it), and the one
  * in front of it is held. */
-static kvt_status copy_settle(core *c, const session *s, uint32_t realm_slot, core_copy *copy) {
+static kvt_status copy_settle(core *c, const session *s, const core_job *job, core_copy *copy) {
     if (copy->status != KVT_OK) {
         c->counts.pages_corrupt++;
         return copy->status;
@@ -206,20 +256,16 @@ static kvt_status copy_settle(core *c, const session *s, uint32_t realm_slot, co
         c->counts.pages_duplicate++;
         return KVT_OK;
     }
-    if (!is_held(c, radix_parent(c->tree, copy->node)))
+    const realm *r = &c->realms[job->realm];
+    if (!node_rank_is_sealed(c, r, radix_parent(c->tree, copy->node), job->rank))
         return KVT_EORDER;
     page_set_frame(c->pages, copy->page, copy->frame);
     page_move(c->pages, copy->page, PAGE_SEALED);
     page_set_sealed(c->pages, copy->page, s->number, (uint16_t)copy->rows);
     copy->frame = PAGE_NO_FRAME;
-    tier_sealed(c, copy->page, realm_slot, 0, copy->bytes);
+    tier_sealed(c, copy->page, job->realm, copy->slot, copy->bytes);
     c->counts.pages_sealed++;
-    if (node_is_sealed(c, copy->node)) {
-        radix_set_held(c->tree, copy->node, 1);
-        c->n_held++;
-        event_added(c, copy->node);
-        replace_short(c, copy->node);
-    }
+    node_settle(c, r, copy->node);
     return KVT_OK;
 }
 
@@ -229,17 +275,22 @@ static void copy_finish(core *c, core_copy *copy) {
     if (copy->frame != PAGE_NO_FRAME)
         frames_free(c->frames, copy->frame);
     /* refs: one of the tree, one of this job; more are other jobs that copy the same page. */
-    if (entry->state == PAGE_COPYING && entry->node != RADIX_NONE && entry->refs == 2)
-        page_move(c->pages, copy->page, PAGE_FILLING);
+    if (entry->state == PAGE_COPYING && entry->node != RADIX_NONE && entry->refs == 2) {
+        if (radix_is_held(c->tree, copy->node))
+            slot_empty(c, copy->node, copy->slot); /* it was to be filled again */
+        else
+            page_move(c->pages, copy->page, PAGE_FILLING);
+    }
     page_drop(c, copy->page);
 }
 
 void seal_job_done(core *c, core_job *job) {
     session *s = &c->sessions[job->session - 1];
     kvt_status status = KVT_OK;
+    c->realms[job->realm].n_jobs--;
     for (uint32_t i = 0; i < job->n_copies; i++) {
         core_copy *copy = &job->copies[i];
-        kvt_status one = copy_settle(c, s, job->realm, copy);
+        kvt_status one = copy_settle(c, s, job, copy);
         copy_finish(c, copy);
         if (status == KVT_OK)
             status = one;
@@ -257,7 +308,6 @@ void seal_job_done(core *c, core_job *job) {
         reply_error(c, job->ticket, KVT_OP_SEAL, job->number, KVT_ESTALE,
                     "the lease was released while its pages were being sealed");
     }
-    job->shape = NULL;
     job->next = c->free_jobs;
     c->free_jobs = job;
     session_job_done(c, s);

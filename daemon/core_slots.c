@@ -7,8 +7,10 @@
  *     node:  [rank 0: group 0 | group 1] [rank 1: group 0 | group 1] ...
  *
  * A node is held when every slot has been sealed, so ranks can never disagree about what is there,
- * and it leaves the tree with all its slots at once. Whoever computes a node computes all of it:
- * its filler stands in each slot that is not sealed yet.
+ * and it leaves the tree with all its slots at once. Only the page of a group with a window may go
+ * before that, or never come: once its tokens have passed out of the window its slot is EMPTY
+ * (handle 0), and the node stays for the groups that need it (core_window.c). Whoever computes a
+ * node computes all of it: its filler stands in each slot that is not sealed yet.
  */
 #include "daemon/core_state.h"
 
@@ -20,10 +22,20 @@ const page_entry *node_entry(const core *c, radix_node node, uint32_t slot) {
     return page_get(c->pages, radix_handle(c->tree, node, slot));
 }
 
-/* The first slot that is not sealed; the number of slots if all are. */
+static int is_unsealed(const core *c, radix_node node, uint32_t slot) {
+    const page_entry *entry = node_entry(c, node, slot);
+    return entry && !entry_is_sealed(entry);
+}
+
+int node_has(const core *c, radix_node node, uint32_t slot) {
+    const page_entry *entry = node_entry(c, node, slot);
+    return entry && entry_is_sealed(entry);
+}
+
+/* The first slot that is not sealed; the number of slots if there is none. */
 static uint32_t first_unsealed(const core *c, radix_node node) {
     uint32_t n_slots = radix_slots(c->tree, node), slot = 0;
-    while (slot < n_slots && entry_is_sealed(node_entry(c, node, slot)))
+    while (slot < n_slots && !is_unsealed(c, node, slot))
         slot++;
     return slot;
 }
@@ -32,18 +44,28 @@ int node_is_sealed(const core *c, radix_node node) {
     return first_unsealed(c, node) == radix_slots(c->tree, node);
 }
 
+int node_rank_is_sealed(const core *c, const realm *r, radix_node node, uint32_t rank) {
+    uint32_t n_groups = radix_depth(c->tree, node) ? r->n_groups : 0;
+    for (uint32_t group = 0; group < n_groups; group++)
+        if (is_unsealed(c, node, slot_of(r, rank, group)))
+            return 0;
+    return 1;
+}
+
 uint32_t node_filler(const core *c, radix_node node) {
     uint32_t slot = first_unsealed(c, node);
-    KVT_ASSERT(slot < radix_slots(c->tree, node));
-    return node_entry(c, node, slot)->sealer;
+    return slot < radix_slots(c->tree, node) ? node_entry(c, node, slot)->sealer : FILLED;
 }
 
 void node_set_filler(core *c, radix_node node, uint32_t filler) {
     uint32_t n_slots = radix_slots(c->tree, node);
     for (uint32_t slot = 0; slot < n_slots; slot++)
-        if (!entry_is_sealed(node_entry(c, node, slot)))
+        if (is_unsealed(c, node, slot))
             page_set_filler(c->pages, node_page(c, node, slot), filler);
 }
+
+/* --- coming and going --------------------------------------------------------------------------
+ */
 
 kvt_status node_claim_pages(core *c, radix_node node) {
     uint32_t n_slots = radix_slots(c->tree, node);
@@ -60,13 +82,22 @@ kvt_status node_claim_pages(core *c, radix_node node) {
     return KVT_OK;
 }
 
+void slot_empty(core *c, radix_node node, uint32_t slot) {
+    page_handle page = node_page(c, node, slot);
+    tier_unlist(c, page);
+    /* A job that still copies it finds out by this that the page is wanted no more. */
+    page_set_node(c->pages, page, RADIX_NONE);
+    radix_set_handle(c->tree, node, slot, 0);
+    page_drop(c, page);
+    event_moved(c, node);
+}
+
 uint32_t node_tier(const core *c, radix_node node) {
     uint32_t tier = 0;
     for (uint32_t slot = 0, n = radix_slots(c->tree, node); slot < n; slot++) {
-        const page_entry *entry = node_entry(c, node, slot);
-        uint32_t at = entry->frame != PAGE_NO_FRAME || !c->tiers                          ? 0
-                      : tier_of(c, node_page(c, node, slot))->host_frame != PAGE_NO_FRAME ? 1
-                                                                                          : 2;
+        if (!c->tiers || !entry_is_absent(node_entry(c, node, slot)))
+            continue;
+        uint32_t at = tier_of(c, node_page(c, node, slot))->host_frame != PAGE_NO_FRAME ? 1 : 2;
         tier = at > tier ? at : tier;
     }
     return tier;
@@ -74,11 +105,51 @@ uint32_t node_tier(const core *c, radix_node node) {
 
 void node_drop_pages(core *c, radix_node node) {
     uint32_t n_slots = radix_slots(c->tree, node);
-    for (uint32_t slot = 0; slot < n_slots; slot++) {
-        page_handle page = node_page(c, node, slot);
-        tier_unlist(c, page);
-        /* A job that still copies it finds out by this that the page is wanted no more. */
-        page_set_node(c->pages, page, RADIX_NONE);
-        page_drop(c, page);
+    for (uint32_t slot = 0; slot < n_slots; slot++)
+        if (node_page(c, node, slot))
+            slot_empty(c, node, slot);
+}
+
+kvt_status slot_refill(core *c, radix_node node, uint32_t slot) {
+    page_handle page;
+    kvt_status status;
+    do
+        status = page_claim(c->pages, node, &page);
+    while (status == KVT_EFULL && evict_coldest(c));
+    if (status == KVT_OK)
+        radix_set_handle(c->tree, node, slot, page);
+    return status;
+}
+
+/* --- becoming held -----------------------------------------------------------------------------
+ */
+
+static int may_be_held(const core *c, radix_node node) {
+    return !radix_is_held(c->tree, node) && node_is_sealed(c, node);
+}
+
+static radix_node child_to_hold(const core *c, radix_node node) {
+    radix_node child = radix_first_child(c->tree, node);
+    while (child != RADIX_NONE && !may_be_held(c, child))
+        child = radix_next_sibling(c->tree, child);
+    return child;
+}
+
+void node_settle(core *c, const realm *r, radix_node node) {
+    if (!may_be_held(c, node) || !is_held(c, radix_parent(c->tree, node)))
+        return;
+    /* Pages behind it may have been complete before, if another rank was slower with this one: down
+     * the first way that is open, and back up when there is none. */
+    uint32_t top = radix_depth(c->tree, node);
+    while (radix_depth(c->tree, node) >= top) {
+        if (!radix_is_held(c->tree, node)) {
+            radix_set_held(c->tree, node, 1);
+            c->n_held++;
+            event_added(c, node);
+            replace_short(c, node);
+            windows_pass(c, r, node);
+        }
+        radix_node child = child_to_hold(c, node);
+        node = child != RADIX_NONE ? child : radix_parent(c->tree, node);
     }
 }

@@ -15,15 +15,16 @@ core_job *tier_job(core *c, core_job_kind kind, uint32_t realm_slot) {
     core_job *job = t->free_jobs;
     if (!job)
         return NULL;
-    const realm *r = &c->realms[realm_slot];
+    realm *r = &c->realms[realm_slot];
     t->free_jobs = job->next;
+    r->n_jobs++;
     *job = (core_job){.kind = kind,
                       .lane = (uint32_t)(job - t->jobs),
                       .copies = job->copies,
                       .records = job->records,
-                      .shape = &r->shapes[0],
                       .realm = r->number,
                       .raw16 = strcmp(r->names.codec, "f16") == 0 || !r->names.codec[0],
+                      .session = realm_slot, /* a tier's job has none */
                       .realm_bytes = r->canonical,
                       .n_realm_bytes = r->n_bytes};
     return job;
@@ -33,9 +34,12 @@ core_job *tier_job(core *c, core_job_kind kind, uint32_t realm_slot) {
 core_copy *tier_job_add(core *c, core_job *job, page_handle page, uint32_t flag) {
     KVT_ASSERT(job->n_copies < TIER_BATCH);
     const page_entry *entry = page_get(c->pages, page);
+    const tier_page *at = tier_of(c, page);
+    const realm *r = &c->realms[at->realm];
     core_copy *copy = &job->copies[job->n_copies++];
-    *copy = (core_copy){.bytes = tier_of(c, page)->bytes,
+    *copy = (core_copy){.bytes = at->bytes,
                         .rows = entry->rows,
+                        .shape = &r->shapes[at->slot % r->n_groups],
                         .status = KVT_EINTERNAL,
                         .frame = PAGE_NO_FRAME,
                         .page = page,
@@ -53,7 +57,7 @@ void tier_job_submit(core *c, core_job *job) {
 }
 
 void tier_job_free(core *c, core_job *job) {
-    job->shape = NULL;
+    c->realms[job->session].n_jobs--;
     job->next = c->tiers->free_jobs;
     c->tiers->free_jobs = job;
 }

@@ -23,7 +23,13 @@ typedef struct realm {
     uint32_t number;      /* 0: free */
     uint32_t last_number; /* of the one that had this place: a number is never given out twice */
     radix_node root;
+    uint32_t page_tokens;
+    uint32_t n_ranks, n_groups;
+    uint32_t windows[KVT_MAX_GROUPS]; /* of the groups; 0: full attention */
+    uint32_t max_window;              /* 0: no group has one */
+    uint32_t max_tokens;              /* of a path: its pages of all groups fit a reply */
     kvt_page_shape shapes[KVT_MAX_GROUPS];
+    uint32_t n_jobs; /* that read its shapes */
     uint32_t n_bytes;
     uint8_t canonical[KVT_WIRE_MAX_REALM_BYTES];
     kvt_realm_names names;
@@ -78,6 +84,7 @@ typedef struct lease {
     uint32_t session; /* slot + 1; 0: free */
     uint32_t next_of_session, prev_of_session;
     uint32_t realm; /* slot */
+    uint32_t rank;
     radix_node tail;
     radix_node partial; /* RADIX_NONE: none */
     uint32_t partial_tokens;
@@ -94,6 +101,10 @@ typedef struct lease {
     uint8_t is_timed;
     uint32_t next_claim, prev_claim; /* slot + 1 */
     uint64_t claim_end_ms;
+    /* What its worker was told last: it may read the pages of the window groups from there on, so
+     * each of those has a reference of the lease. Realms without windows need none of it. */
+    uint32_t told_tokens;
+    radix_node told_last; /* the page with the last of them */
 } lease;
 
 /* A prefix that is kept, see core_pin.c. */
@@ -312,17 +323,49 @@ uint64_t realm_page_bytes(const realm *r); /* encoded, of all groups of a rank, 
 /* --- core_slots.c: the pages of a node, radix_slots(c->tree, node) of them --- */
 page_handle node_page(const core *c, radix_node node, uint32_t slot);
 const page_entry *node_entry(const core *c, radix_node node, uint32_t slot);
-int node_is_sealed(const core *c, radix_node node); /* all of them */
+static inline uint32_t slot_of(const realm *r, uint32_t rank, uint32_t group) {
+    return rank * r->n_groups + group;
+}
+int node_is_sealed(const core *c, radix_node node); /* all of them, but for what passed over */
+int node_rank_is_sealed(const core *c, const realm *r, radix_node node, uint32_t rank);
+/* Its bytes can be read. */
+int node_has(const core *c, radix_node node, uint32_t slot);
+/* Marks it held if it is sealed and the one in front is held; then those behind it. */
+void node_settle(core *c, const realm *r, radix_node node);
+/* The slot's page goes; KVT_EFULL: no page for a slot that is empty. */
+void slot_empty(core *c, radix_node node, uint32_t slot);
+kvt_status slot_refill(core *c, radix_node node, uint32_t slot);
 /* Wherever its bytes are. */
 static inline int entry_is_sealed(const page_entry *entry) {
     return entry->state != PAGE_FILLING && entry->state != PAGE_COPYING;
 }
-/* Who computes it, of a node that is not held. */
+/* Its bytes are in a lower tier alone. An empty slot has none. */
+static inline int entry_is_absent(const page_entry *entry) {
+    return entry && entry_is_sealed(entry) && entry->frame == PAGE_NO_FRAME;
+}
+/* Who computes it, of a node that is not held; FILLED: it waits for the one in front. */
+enum { FILLED = UINT32_MAX };
 uint32_t node_filler(const core *c, radix_node node);
 void node_set_filler(core *c, radix_node node, uint32_t filler);
 kvt_status node_claim_pages(core *c, radix_node node); /* KVT_EFULL: none was */
 void node_drop_pages(core *c, radix_node node);
 uint32_t node_tier(const core *c, radix_node node); /* uppermost that has all of it, from 0 */
+
+/* --- core_window.c: what of a path is held, when groups have windows --- */
+typedef struct held_prefix {
+    uint32_t tokens;
+    uint32_t pages;  /* that cover them */
+    radix_node last; /* of these; RADIX_NONE: none */
+} held_prefix;
+/* Of a path that ends with the held node, or the leading rows of `partial` behind it: the most
+ * tokens, `most` of them at most, for which every group has what it needs. */
+held_prefix path_held(const core *c, const realm *r, radix_node node, radix_node partial,
+                      uint32_t partial_tokens, uint32_t most);
+/* Pages that a node which has just become held pushes out of the windows are let go. */
+void windows_pass(core *c, const realm *r, radix_node node);
+int slot_is_wanted(const core *c, const realm *r, radix_node node, uint32_t group, uint32_t end);
+/* The lease's worker is being told that it may read this; 0 tokens: nothing any more. */
+void lease_tell(core *c, lease *l, const held_prefix *now);
 
 /* --- core_lease.c --- */
 uint64_t lease_id(const core *c, const lease *l);
@@ -336,14 +379,19 @@ void lease_recount(core *c, lease *l); /* n_claimed, after its path or the pages
 radix_node lease_held(const core *c, const lease *l);        /* deepest held node of the path */
 uint32_t lease_stored_tokens(const core *c, const lease *l); /* tokens of the path that are known */
 radix_node lease_ready(const core *c, const lease *l); /* deepest node to which all is readable */
+held_prefix lease_look(const core *c, const lease *l, uint32_t most); /* what is readable */
 uint32_t lease_held_tokens(const core *c, const lease *l); /* readable; without leave_one */
 uint32_t lease_computing_end(core *c, const lease *l);     /* token; 0: nobody else is at it */
 int lease_take_over(core *c, lease *l);   /* owns what nobody owns; returns how many pages */
 uint32_t lease_disown(core *c, lease *l); /* owns nothing any more; returns how many pages */
 void reply_lease(core *c, core_ticket ticket, uint16_t op, uint64_t number, lease *l,
                  uint32_t first_page);
-void put_held_pages(core *c, kvt_writer *w, const lease *l, uint32_t first_page, uint32_t n_pages);
-uint32_t lease_held_pages(const core *c, const lease *l);
+/* The heads of the lists of pages, from first_page on, that a lease of these tokens has; and the
+ * pages. */
+uint32_t make_lists(const core *c, const lease *l, const held_prefix *h, uint32_t first_page,
+                    kvt_page_list *lists);
+void put_list_pages(core *c, kvt_writer *w, const lease *l, const held_prefix *h,
+                    const kvt_page_list *lists);
 /* Tokens from the root to the end of the node. */
 uint32_t path_tokens(const core *c, radix_node node);
 /* The node of the path at this depth (1 ..), or the root at 0. */
@@ -416,6 +464,7 @@ void tier_set_flags(core *c, page_handle page, uint32_t set, uint32_t clear);
 
 kvt_status tiers_audit(const core *c, char *why, size_t why_bytes);
 /* Frames that jobs of these two kinds have and no page has yet. */
+void tiers_refs_of(const core *c, uint32_t *refs); /* of its jobs, added to refs[page index] */
 uint32_t tiers_frames_of(const core *c, core_job_kind kind, core_job_kind other);
 
 /* --- core_room.c: who has to go in a tier --- */
@@ -452,6 +501,8 @@ void page_lost(core *c, page_handle page); /* no tier has it */
 /* --- core_evict.c --- */
 int evict_coldest(core *c);                                           /* 0: nothing may go */
 kvt_status frame_alloc(core *c, uint64_t bytes, uint32_t *ret_frame); /* evicts for it */
+/* Short held pages whose tokens begin this one are covered by it from now on. */
+void replace_short(core *c, radix_node node);
 kvt_status node_alloc(core *c, radix_node parent, const uint32_t *tokens, uint32_t n_tokens,
                       uint64_t n_bytes,
                       radix_node *ret_node); /* evicts for it; KVT_EEXIST as radix_insert */

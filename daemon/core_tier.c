@@ -137,7 +137,7 @@ int is_resident(const core *c, radix_node node) {
     if (radix_depth(c->tree, node) == 0)
         return 1;
     for (uint32_t slot = 0, n = radix_slots(c->tree, node); slot < n; slot++)
-        if (node_entry(c, node, slot)->frame == PAGE_NO_FRAME)
+        if (entry_is_absent(node_entry(c, node, slot)))
             return 0;
     return 1;
 }
@@ -217,13 +217,14 @@ void tier_sealed(core *c, page_handle page, uint32_t realm_slot, uint32_t slot, 
     const page_entry *entry = page_get(c->pages, page);
     uint32_t n_tokens;
     radix_tokens(c->tree, entry->node, &n_tokens);
-    *tier_of(c, page) = (tier_page){.host_frame = PAGE_NO_FRAME,
-                                    .bytes = bytes,
-                                    .flags = TIER_KNOWN,
-                                    .realm = realm_slot,
-                                    .depth = radix_depth(c->tree, entry->node) - 1,
-                                    .n_tokens = (uint16_t)n_tokens,
-                                    .slot = (uint16_t)slot};
+    *tier_of(c, page) = (tier_page){
+        .host_frame = PAGE_NO_FRAME,
+        .bytes = bytes,
+        .flags = radix_slots(c->tree, entry->node) > 1 ? TIER_KNOWN | TIER_NO_DISK : TIER_KNOWN,
+        .realm = realm_slot,
+        .depth = radix_depth(c->tree, entry->node) - 1,
+        .n_tokens = (uint16_t)n_tokens,
+        .slot = (uint16_t)slot};
     c->tiers->n_absent += entry->frame == PAGE_NO_FRAME;
     tier_placed(c, page);
 }
@@ -328,6 +329,15 @@ static int job_is_free(const tiers *t, const core_job *job) {
         if (f == job)
             return 1;
     return 0;
+}
+
+void tiers_refs_of(const core *c, uint32_t *refs) {
+    for (uint32_t i = 0; c->tiers && i < TIER_JOBS; i++) {
+        const core_job *job = &c->tiers->jobs[i];
+        for (uint32_t k = 0; k < job->n_copies && !job_is_free(c->tiers, job); k++)
+            if (job->copies[k].page) /* records to be erased have none */
+                refs[(uint32_t)job->copies[k].page]++;
+    }
 }
 
 uint32_t tiers_frames_of(const core *c, core_job_kind kind, core_job_kind other) {

@@ -14,12 +14,12 @@ static kvt_status take_bytes(const core_copy *copy, kvt_device *device, const jo
     return device->ops->write_staged(device, copy->to_offset, from->staged, offset, copy->bytes);
 }
 
-static kvt_status copy_page(const core_job *job, core_copy *copy, kvt_device *device,
-                            const job_staging *from) {
+static kvt_status copy_page(core_copy *copy, kvt_device *device, const job_staging *from) {
     uint32_t rows;
     if (take_bytes(copy, device, from) != KVT_OK)
         return KVT_EIO;
-    kvt_status status = device->ops->check(device, job->shape, copy->to_offset, copy->bytes, &rows);
+    kvt_status status =
+        device->ops->check(device, copy->shape, copy->to_offset, copy->bytes, &rows);
     if (status == KVT_OK && rows != copy->rows)
         return KVT_ECORRUPT;
     return status;
@@ -27,6 +27,6 @@ static kvt_status copy_page(const core_job *job, core_copy *copy, kvt_device *de
 
 void job_run_seal(core_job *job, kvt_device *device, const job_staging *from) {
     for (uint32_t i = 0; i < job->n_copies; i++)
-        job->copies[i].status = copy_page(job, &job->copies[i], device, from);
+        job->copies[i].status = copy_page(&job->copies[i], device, from);
     job->status = KVT_OK;
 }

@@ -155,6 +155,15 @@ const param params[] = {
              "takes no more than 4KiB, which is less than any model in use needs, and at least "
              "1024, at most 4194304. A page costs about 400 bytes of the daemon's memory once it "
              "is used, and nothing before, except 8 bytes in the arena's file."},
+    {.name = "max_slots",
+     .type = PARAM_COUNT,
+     .offset = AT(max_slots),
+     .low = 1,
+     .high = 64,
+     .standard = "8",
+     .text = "The most ranks times layer groups that a realm may have: so many pages belong to the "
+             "same tokens. Each page and slot costs 8 bytes of address space; memory only where a "
+             "realm has so many."},
     {.name = "max_realms",
      .type = PARAM_COUNT,
      .flags = PARAM_OF_TENANT,

@@ -60,6 +60,7 @@ typedef struct param_values {
     uint64_t tenants; /* 0: none; else it changes with what the list says */
     uint64_t page_tokens;
     uint64_t max_pages; /* 0: from the arena */
+    uint64_t max_slots;
     uint64_t max_realms;
     uint64_t max_sessions;
     uint64_t max_leases;

@@ -23,6 +23,7 @@
     X(pages_duplicate)                                                                             \
     X(pages_corrupt)                                                                               \
     X(pages_replaced)                                                                              \
+    X(pages_passed)                                                                                \
     X(pages_evicted)                                                                               \
     X(bytes_evicted)                                                                               \
     X(seals_refused_full)                                                                          \

@@ -221,6 +221,7 @@ static kvt_status open_core(tenant *t, char *why, size_t why_bytes) {
         .max_frames = (uint32_t)t->arena.max_frames,
         .max_pages = t->max_pages,
         .page_tokens = (uint32_t)v->page_tokens,
+        .max_slots = (uint32_t)v->max_slots,
         .max_realms = (uint32_t)v->max_realms,
         .max_sessions = (uint32_t)v->max_sessions,
         .max_leases = (uint32_t)v->max_leases,

@@ -78,7 +78,7 @@ class Wire:
 
     def send(self, op, body=b"", boot_id=None):
         self.number += 1
-        header = struct.pack("<IBBHIIQQ", 0x5754564B, 1, 1, op, len(body), 0, self.number,
+        header = struct.pack("<IBBHIIQQ", 0x5754564B, 2, 1, op, len(body), 0, self.number,
                              self.boot_id if boot_id is None else boot_id)
         self.send_frame(struct.pack(">I", 0x80000000 | self.number) + header + body)
 

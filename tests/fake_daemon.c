@@ -243,15 +243,16 @@ static uint32_t pages_from(const fake_daemon *f, uint32_t held, uint32_t first) 
 
 static void put_lease(exchange *x, const fake_lease *l, uint32_t first_page) {
     uint32_t held = held_tokens(x->f, l->n_tokens);
-    kvt_lease_rep rep = {.lease = l->id,
-                         .n_tokens = l->n_tokens,
-                         .held_tokens = held,
-                         .computing_tokens = x->f->computing ? l->n_tokens - held : 0,
-                         .claimed_tokens = l->claim ? l->n_tokens : 0,
-                         .first_page = first_page,
-                         .n_pages = pages_from(x->f, held, first_page)};
+    kvt_lease_rep rep = {
+        .lease = l->id,
+        .n_tokens = l->n_tokens,
+        .held_tokens = held,
+        .computing_tokens = x->f->computing ? l->n_tokens - held : 0,
+        .claimed_tokens = l->claim ? l->n_tokens : 0,
+        .n_lists = 1,
+        .lists[0] = {.first_page = first_page, .n_pages = pages_from(x->f, held, first_page)}};
     kvt_wire_put_lease_rep(x->w, &rep);
-    put_pages(x, first_page, rep.n_pages);
+    put_pages(x, first_page, rep.lists[0].n_pages);
 }
 
 static fake_lease *lease_new(exchange *x, uint32_t n_tokens) {
@@ -335,11 +336,13 @@ static kvt_status serve_seal(exchange *x) {
         status = seal_page(x, l, &page);
     }
     uint32_t held = held_tokens(x->f, l->n_tokens), first = x->f->seal_page.page;
-    kvt_seal_rep rep = {.page_status = (uint32_t)status,
-                        .held_tokens = held,
-                        .n_pages = pages_from(x->f, held, first)};
+    kvt_seal_rep rep = {
+        .page_status = (uint32_t)status,
+        .held_tokens = held,
+        .n_lists = 1,
+        .lists[0] = {.first_page = first, .n_pages = pages_from(x->f, held, first)}};
     kvt_wire_put_seal_rep(x->w, &rep);
-    put_pages(x, first, rep.n_pages);
+    put_pages(x, first, rep.lists[0].n_pages);
     return KVT_OK;
 }
 

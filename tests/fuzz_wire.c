@@ -133,6 +133,7 @@ static void rig_open(rig *r) {
                           .max_frames = MAX_FRAMES,
                           .max_pages = 24,
                           .page_tokens = 16,
+                          .max_slots = 8,
                           .max_realms = 3,
                           .max_sessions = 4,
                           .max_leases = 8,

@@ -75,7 +75,7 @@ static void test_open_refused(void) {
     fake.geometry_hash = 1;
     CHECK_EQ(open_status(20000, 0, &realm), KVT_EGEOMETRY);
     fake.geometry_hash = 0;
-    fake.version = 2;
+    fake.version = 3;
     CHECK_EQ(open_status(20000, 0, &realm), KVT_EVERSION);
     fake.version = 0;
     /* While it opens or closes another file of ours: asked again. */
@@ -506,7 +506,7 @@ static void test_limits(void) {
     fake.max_bytes = 4096;
     client = kit_open(&fake);
     int seen = fake_seen(&fake, KVT_OP_ACQUIRE);
-    n = (4096 - KVT_WIRE_HEADER_BYTES - 28) / 4;
+    n = (4096 - KVT_WIRE_HEADER_BYTES - 56) / 4;
     CHECK_EQ(kvt_acquire(client, tokens, n + 1, 0, &lease), KVT_ELIMIT);
     CHECK_EQ(fake_seen(&fake, KVT_OP_ACQUIRE), seen);
     CHECK_STATUS(kvt_acquire(client, tokens, n, 0, &lease), KVT_OK);

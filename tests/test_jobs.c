@@ -195,6 +195,7 @@ static void test_seal(void) {
                                 .to_offset = 8192 * i,
                                 .bytes = (uint32_t)b.page_bytes,
                                 .rows = 16,
+                                .shape = &b.shape,
                                 .status = KVT_EINTERNAL};
     CHECK(b.page_bytes <= 8192);
     uint8_t byte = (uint8_t)(b.page[b.page_bytes - 1] ^ 1);
@@ -203,12 +204,8 @@ static void test_seal(void) {
     copies[3].from_offset = UINT64_MAX - 100;    /* beyond what a file can have */
     CHECK_EQ(pwrite(b.fd, "x", 1, 8192 * 4), 1); /* its first byte */
     copies[5].from_offset = 65536 - 64;          /* ends within the page */
-    core_job job = {.kind = CORE_JOB_SEAL,
-                    .lane = 1,
-                    .shape = &b.shape,
-                    .staging = b.staging,
-                    .n_copies = 6,
-                    .copies = copies};
+    core_job job = {
+        .kind = CORE_JOB_SEAL, .lane = 1, .staging = b.staging, .n_copies = 6, .copies = copies};
     run(&job);
     CHECK_EQ(job.status, KVT_OK);
     CHECK_EQ(copies[0].status, KVT_OK);
@@ -223,12 +220,12 @@ static void test_seal(void) {
     kvt_page_shape shape;
     kvt_geometry_init(&other, 2, 1, 32, 16);
     CHECK_EQ(kvt_page_shape_init(&other, 0, NULL, NULL, 0, &shape), KVT_OK);
-    job.shape = &shape;
+    copies[0].shape = &shape;
     job.n_copies = 1;
     run(&job);
     CHECK(copies[0].status == KVT_EGEOMETRY || copies[0].status == KVT_ECORRUPT);
     /* a worker that cuts its file short gets an error, and nobody a signal */
-    job.shape = &b.shape;
+    copies[0].shape = &b.shape;
     CHECK_EQ(ftruncate(b.fd, (off_t)b.page_bytes - 1), 0);
     run(&job);
     CHECK_EQ(copies[0].status, KVT_EIO);

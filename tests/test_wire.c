@@ -37,13 +37,18 @@ static void rewrite_pages(const uint8_t *pages, uint32_t n, kvt_writer *w) {
     }
 }
 
+static void rewrite_lists(const kvt_page_list *lists, uint32_t n_lists, kvt_writer *w) {
+    for (uint32_t i = 0; i < n_lists; i++)
+        rewrite_pages(lists[i].pages, lists[i].n_pages, w);
+}
+
 static kvt_status rewrite_lease_rep(const uint8_t *body, size_t n, kvt_writer *w) {
     kvt_lease_rep message;
     kvt_status status = kvt_wire_get_lease_rep(body, n, &message);
     if (status != KVT_OK)
         return status;
     kvt_wire_put_lease_rep(w, &message);
-    rewrite_pages(message.pages, message.n_pages, w);
+    rewrite_lists(message.lists, message.n_lists, w);
     return status;
 }
 
@@ -67,7 +72,7 @@ static kvt_status rewrite_seal_rep(const uint8_t *body, size_t n, kvt_writer *w)
     if (status != KVT_OK)
         return status;
     kvt_wire_put_seal_rep(w, &message);
-    rewrite_pages(message.pages, message.n_pages, w);
+    rewrite_lists(message.lists, message.n_lists, w);
     return status;
 }
 
@@ -228,22 +233,34 @@ static void test_realm_message(void) {
 }
 
 static void test_acquire(void) {
-    static const uint8_t root[] = {3, 0, 0, 0,                      /* realm */
-                                   3, 0, 0, 0,                      /* claim, leave one */
-                                   0, 0, 0, 0, 0,    0,    0,    0, /* base */
-                                   0, 0, 0, 0,                      /* keep */
-                                   0, 0, 0, 0,                      /* first_page */
+    static const uint8_t root[] = {3, 0, 0, 0,                         /* realm */
+                                   5, 0, 0, 0,                         /* rank */
+                                   7, 0, 0, 0,                         /* claim, leave one, view */
+                                   0, 0, 0, 0, 0,    0,    0,    0,    /* base */
+                                   0, 0, 0, 0,                         /* keep */
+                                   0, 0, 0, 0,                         /* first_page */
+                                   9, 0, 0, 0, 0,    0,    0,    0x80, /* group */
+                                   2, 0, 0, 0, 0,    0,    0,    0x40, /* request */
+                                   4, 0, 0, 0, 0,    1,    0,    0,    /* sinks, window */
                                    2, 0, 0, 0, 0x04, 0x03, 0x02, 0x01, 0xff, 0xff, 0xff, 0xff};
     static const uint32_t tokens[] = {0x01020304, 0xffffffff};
-    kvt_acquire_req q = {.realm = 3, .flags = 3, .n_tokens = 2};
+    kvt_acquire_req q = {.realm = 3,
+                         .rank = 5,
+                         .flags = 7,
+                         .group = UINT64_C(0x8000000000000009),
+                         .request = UINT64_C(0x4000000000000002),
+                         .sinks = 4,
+                         .window = 256,
+                         .n_tokens = 2};
     START(w);
     kvt_wire_put_acquire_req(&w, &q);
     kvt_wire_put_tokens(&w, tokens, 2);
     check_written("ACQUIRE", &w, root, sizeof root);
     check_body("ACQUIRE", rewrite_acquire_req, root, sizeof root);
 
-    static const uint8_t base[] = {0, 0, 0, 0, 1, 0, 0, 0, 8, 7, 6, 5, 4, 3, 2, 1,
-                                   9, 1, 0, 0, 4, 0, 0, 0, 1, 0, 0, 0, 6, 0, 0, 0};
+    static const uint8_t base[] = {0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 8, 7, 6, 5, 4, 3, 2, 1,
+                                   9, 1, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+                                   0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 6, 0, 0, 0};
     kvt_acquire_req e = {.flags = 1,
                          .base = UINT64_C(0x0102030405060708),
                          .keep_tokens = 265,
@@ -255,36 +272,52 @@ static void test_acquire(void) {
     check_written("ACQUIRE with base", &w, base, sizeof base);
     check_body("ACQUIRE with base", rewrite_acquire_req, base, sizeof base);
 
-    uint8_t wrong[sizeof base];
-    memcpy(wrong, base, sizeof base);
-    wrong[4] = 4; /* no such flag */
-    refuse_body("an unknown flag", rewrite_acquire_req, wrong, sizeof wrong);
-    memcpy(wrong, base, sizeof base);
-    wrong[0] = 1; /* realm and base */
-    refuse_body("realm and base", rewrite_acquire_req, wrong, sizeof wrong);
-    memcpy(wrong, root, sizeof wrong);
-    wrong[16] = 1; /* keep_tokens of nothing */
-    wrong[24] = 1; /* one token, so that the length is right */
+    const struct {
+        const char *what;
+        size_t at;
+        uint8_t value;
+    } faults[] = {
+        {"an unknown flag", 8, 8},
+        {"realm and base", 0, 1},
+        {"rank and base", 4, 1},
+        {"a group without request", 28, 1},
+        {"a request without group", 36, 1},
+        {"sinks without a view", 44, 1},
+        {"a window without a view", 48, 1},
+    };
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
+        uint8_t wrong[sizeof base];
+        memcpy(wrong, base, sizeof base);
+        wrong[faults[i].at] = faults[i].value;
+        refuse_body(faults[i].what, rewrite_acquire_req, wrong, sizeof wrong);
+    }
+    uint8_t wrong[sizeof root];
+    memcpy(wrong, root, sizeof root);
+    wrong[20] = 1;
     refuse_body("keep_tokens without a base", rewrite_acquire_req, wrong, sizeof wrong);
+    memcpy(wrong, root, sizeof root);
+    wrong[4] = KVT_MAX_RANKS;
+    refuse_body("a rank that cannot be", rewrite_acquire_req, wrong, sizeof wrong);
 }
 
 static void test_acquire_limit(void) {
-    size_t most = 28 + (size_t)4 * KVT_MAX_REQUEST_TOKENS;
+    enum { AT = 52, FIXED = 56 }; /* n_tokens, and what is in front of the tokens */
+    size_t most = FIXED + (size_t)4 * KVT_MAX_REQUEST_TOKENS;
     uint8_t *body = calloc(1, most + 4);
     CHECK(body);
     kvt_acquire_req got;
     uint32_t n = KVT_MAX_REQUEST_TOKENS;
-    memcpy(body + 24, &n, 4);
+    memcpy(body + AT, &n, 4);
     CHECK_EQ(kvt_wire_get_acquire_req(body, most, &got), KVT_OK);
     CHECK_EQ(got.n_tokens, KVT_MAX_REQUEST_TOKENS);
     n++;
-    memcpy(body + 24, &n, 4);
+    memcpy(body + AT, &n, 4);
     CHECK_EQ(kvt_wire_get_acquire_req(body, most + 4, &got), KVT_ELIMIT);
     /* Counts whose size in bytes overflows 32 bits. */
     for (uint32_t high = 1; high < 4; high++) {
         n = high << 30 | 1;
-        memcpy(body + 24, &n, 4);
-        CHECK_EQ(kvt_wire_get_acquire_req(body, 32, &got), KVT_EPROTO);
+        memcpy(body + AT, &n, 4);
+        CHECK_EQ(kvt_wire_get_acquire_req(body, FIXED + 4, &got), KVT_EPROTO);
     }
     free(body);
 }
@@ -328,23 +361,27 @@ static const kvt_wire_page golden_page = {.offset = UINT64_C(0x100000040),
                                           .rows = 64};
 
 static void test_lease(void) {
-    static const uint8_t rep[] = {1,   0, 0, 0, 2,   0, 0, 0, /* lease */
-                                  200, 0, 0, 0,               /* n_tokens */
-                                  128, 0, 0, 0,               /* held */
-                                  64,  0, 0, 0,               /* computing */
-                                  192, 0, 0, 0,               /* claimed */
-                                  1,   0, 0, 0,               /* first_page */
-                                  1,   0, 0, 0, PAGE};
+    static const uint8_t rep[] = {1,    0,    0,   0, 2, 0, 0, 0, /* lease */
+                                  200,  0,    0,   0,             /* n_tokens */
+                                  128,  0,    0,   0,             /* held */
+                                  64,   0,    0,   0,             /* computing */
+                                  192,  0,    0,   0,             /* claimed */
+                                  3,    0,    0,   0,             /* n_lists */
+                                  1,    0,    0,   0, 1, 0, 0, 0, /* first_page, n_pages */
+                                  7,    0,    0,   0, 0, 0, 0, 0, /* of the second */
+                                  0,    0,    0,   0, 2, 0, 0, 0, /* and the third */
+                                  PAGE, PAGE, PAGE};
     kvt_lease_rep p = {.lease = UINT64_C(0x0000000200000001),
                        .n_tokens = 200,
                        .held_tokens = 128,
                        .computing_tokens = 64,
                        .claimed_tokens = 192,
-                       .first_page = 1,
-                       .n_pages = 1};
+                       .n_lists = 3,
+                       .lists = {{1, 1, NULL}, {7, 0, NULL}, {0, 2, NULL}}};
     START(w);
     kvt_wire_put_lease_rep(&w, &p);
-    kvt_wire_put_page(&w, &golden_page);
+    for (int i = 0; i < 3; i++)
+        kvt_wire_put_page(&w, &golden_page);
     check_written("lease", &w, rep, sizeof rep);
     check_body("lease", rewrite_lease_rep, rep, sizeof rep);
     uint8_t wrong[sizeof rep];
@@ -352,49 +389,77 @@ static void test_lease(void) {
     wrong[sizeof rep - 1] = 1;
     refuse_body("a reserved field", rewrite_lease_rep, wrong, sizeof wrong);
     memcpy(wrong, rep, sizeof rep);
-    wrong[31] = 8; /* 2^27 + 1 pages: 32 times that is 32 in 32 bits */
+    wrong[35] = 8; /* 2^27 + 1 pages: 32 times that is 32 in 32 bits */
     refuse_body("a count that overflows", rewrite_lease_rep, wrong, sizeof wrong);
+    memcpy(wrong, rep, sizeof rep);
+    wrong[32] = 2;
+    refuse_body("a page too many in a list", rewrite_lease_rep, wrong, sizeof wrong);
+    memcpy(wrong, rep, sizeof rep);
+    wrong[24] = KVT_MAX_GROUPS + 1;
+    refuse_body("more lists than groups", rewrite_lease_rep, wrong, sizeof wrong);
+    wrong[24] = 0;
+    refuse_body("no list", rewrite_lease_rep, wrong, 28);
 }
 
 static void test_seal(void) {
-    static const uint8_t req[] = {4, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, /* lease, n_pages */
-                                  5, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-                                  7, 0, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 1, 0, 0, 0};
-    kvt_seal_req q = {.lease = 4, .n_pages = 2};
-    kvt_seal_page pages[] = {{.page = 5, .bytes = 256},
-                             {.page = 7, .bytes = 512, .offset = UINT64_C(0x100000100)}};
+    static const uint8_t req[] = {4, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, /* lease, n_pages */
+                                  5, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+                                  7, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 1, 0, 0, 0,
+                                  7, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+    kvt_seal_req q = {.lease = 4, .n_pages = 3};
+    kvt_seal_page pages[] = {{.page = 5, .group = 1, .bytes = 256},
+                             {.page = 7, .bytes = 512, .offset = UINT64_C(0x100000100)},
+                             {.page = 7, .group = 7}};
     START(w);
     kvt_wire_put_seal_req(&w, &q);
-    kvt_wire_put_seal_page(&w, &pages[0]);
-    kvt_wire_put_seal_page(&w, &pages[1]);
+    for (int i = 0; i < 3; i++)
+        kvt_wire_put_seal_page(&w, &pages[i]);
     check_written("SEAL request", &w, req, sizeof req);
     check_body("SEAL request", rewrite_seal_req, req, sizeof req);
-    uint8_t wrong[sizeof req];
-    memcpy(wrong, req, sizeof req);
-    wrong[28] = 5;
-    refuse_body("the same page twice", rewrite_seal_req, wrong, sizeof wrong);
+    const struct {
+        const char *what;
+        size_t at;
+        uint8_t value;
+    } faults[] = {{"a page after a later one", 32, 4},
+                  {"the same page and group twice", 56, 0},
+                  {"a group that cannot be", 56, 8},
+                  {"a reserved field", 18, 1},
+                  {"a reserved field at the end", 59, 1}};
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
+        uint8_t wrong[sizeof req];
+        memcpy(wrong, req, sizeof req);
+        wrong[faults[i].at] = faults[i].value;
+        refuse_body(faults[i].what, rewrite_seal_req, wrong, sizeof wrong);
+    }
     refuse_body("no pages", rewrite_seal_req, B(4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0));
 
-    static const uint8_t rep[] = {15, 0, 0, 0, 0x40, 1, 0, 0, 1, 0, 0, 0, PAGE};
-    kvt_seal_rep p = {.page_status = KVT_EORDER, .held_tokens = 320, .n_pages = 1};
+    static const uint8_t rep[] = {15, 0, 0, 0, 0x40, 1, 0, 0, 1, 0,   0,
+                                  0,  4, 0, 0, 0,    1, 0, 0, 0, PAGE};
+    kvt_seal_rep p = {.page_status = KVT_EORDER,
+                      .held_tokens = 320,
+                      .n_lists = 1,
+                      .lists[0] = {.first_page = 4, .n_pages = 1}};
     kvt_wire_start(&w, scratch, sizeof scratch);
     kvt_wire_put_seal_rep(&w, &p);
     kvt_wire_put_page(&w, &golden_page);
     check_written("SEAL reply", &w, rep, sizeof rep);
     check_body("SEAL reply", rewrite_seal_rep, rep, sizeof rep);
-    refuse_body("a status that is none", rewrite_seal_rep, B(26, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0));
+    uint8_t wrong[sizeof rep];
+    memcpy(wrong, rep, sizeof rep);
+    wrong[0] = KVT_N_STATUS;
+    refuse_body("a status that is none", rewrite_seal_rep, wrong, sizeof wrong);
 
-    uint8_t *many = calloc(1, 12 + 16 * (KVT_MAX_SEAL_PAGES + 1));
+    uint8_t *many = calloc(1, 12 + 20 * (KVT_MAX_SEAL_PAGES + 1));
     CHECK(many);
     for (uint32_t i = 0; i <= KVT_MAX_SEAL_PAGES; i++)
-        memcpy(many + 12 + 16 * i, &i, 4);
+        memcpy(many + 12 + 20 * i, &i, 4);
     kvt_seal_req got;
     uint32_t n = KVT_MAX_SEAL_PAGES + 1;
     memcpy(many + 8, &n, 4);
-    CHECK_EQ(kvt_wire_get_seal_req(many, 12 + 16 * n, &got), KVT_ELIMIT);
+    CHECK_EQ(kvt_wire_get_seal_req(many, 12 + 20 * n, &got), KVT_ELIMIT);
     n--;
     memcpy(many + 8, &n, 4);
-    CHECK_EQ(kvt_wire_get_seal_req(many, 12 + 16 * n, &got), KVT_OK);
+    CHECK_EQ(kvt_wire_get_seal_req(many, 12 + 20 * n, &got), KVT_OK);
     free(many);
 }
 
@@ -437,7 +502,7 @@ static void test_text(void) {
  */
 
 static const uint8_t golden_header[] = {
-    'K',  'V',  'T',  'W',  1,    2,    8,    0, /* RELEASE reply */
+    'K',  'V',  'T',  'W',  2,    2,    8,    0, /* RELEASE reply */
     8,    0,    0,    0,    0,    0,    0,    0, /* body, status */
     0x15, 0x14, 0x13, 0x12, 0x11, 0x10, 0,    0, /* number */
     0x27, 0x26, 0x25, 0x24, 0x23, 0x22, 0x21, 0x20, 1, 0, 0, 0, 0, 0, 0, 0};
@@ -482,7 +547,7 @@ static void test_header(void) {
         CHECK_EQ(open_copy(golden_header, n, &got), KVT_EPROTO);
     header_status(0, 'k', KVT_EPROTO);
     header_status(4, 0, KVT_EVERSION);
-    header_status(4, 2, KVT_EVERSION);
+    header_status(4, 1, KVT_EVERSION);
     header_status(5, 0, KVT_EPROTO);
     header_status(5, 4, KVT_EPROTO);
     header_status(5, KVT_WIRE_REQUEST, KVT_OK);

@@ -5,32 +5,38 @@
 #include "tests/check.h"
 #include "tests/sim/world.h"
 
-enum { PART_ELEMENTS = SIM_PAGE_TOKENS * 64 };
+enum { PART_ELEMENTS = SIM_MAX_LAYERS * SIM_PAGE_TOKENS * 64 };
 
 static uint64_t mix(uint64_t h, uint64_t x) {
     h = (h ^ x) * UINT64_C(0x9e3779b97f4a7c15);
     return h ^ (h >> 29);
 }
 
-static void fill(const sim_world *w, const uint32_t *tokens, uint32_t page, uint32_t rows,
-                 uint16_t part[2][PART_ELEMENTS]) {
-    uint64_t h = 0x6b767472756e6bu;
-    uint32_t dim = w->shape.head_dim[0];
+static const kvt_page_shape *shape_of(const sim_world *w, uint32_t slot) {
+    return &w->shapes[slot % w->geometry.n_groups];
+}
+
+static void fill(const sim_world *w, uint32_t slot, const uint32_t *tokens, uint32_t page,
+                 uint32_t rows, uint16_t part[2][PART_ELEMENTS]) {
+    uint64_t h = UINT64_C(0x6b767472756e6b);
+    const kvt_page_shape *shape = shape_of(w, slot);
+    uint32_t dim = shape->head_dim[0], n = shape->n_layers * dim;
     uint32_t first = page * SIM_PAGE_TOKENS;
     for (uint32_t t = 0; t < first + rows; t++) {
         h = mix(h, tokens[t]);
         for (uint32_t p = 0; p < 2 && t >= first; p++)
-            for (uint32_t d = 0; d < dim; d++) {
-                uint64_t x = mix(h, p << 16 | d);
+            for (uint32_t i = 0; i < n; i++) {
+                uint64_t x = mix(h, slot << 20 | p << 16 | i);
+                uint32_t row = i / dim * SIM_PAGE_TOKENS + t - first;
                 /* finite, positive or negative, never the same for two places by design */
-                part[p][(t - first) * dim + d] =
+                part[p][row * dim + i % dim] =
                     (uint16_t)((x >> 32 & 0x8000) | 0x3000 | (x & 0x0fff));
             }
     }
 }
 
-static kvt_layout layout_of(const sim_world *w, uint16_t part[2][PART_ELEMENTS]) {
-    size_t row = w->shape.head_dim[0] * 2;
+static kvt_layout layout_of(const kvt_page_shape *shape, uint16_t part[2][PART_ELEMENTS]) {
+    size_t row = shape->head_dim[0] * 2;
     kvt_layout layout = {.part = {part[0], part[1]}};
     for (int p = 0; p < 2; p++) {
         layout.token_stride_bytes[p] = row;
@@ -40,28 +46,32 @@ static kvt_layout layout_of(const sim_world *w, uint16_t part[2][PART_ELEMENTS])
     return layout;
 }
 
-void sim_payload_encode(const sim_world *w, const uint32_t *tokens, uint32_t page, uint32_t rows,
-                        uint8_t *to, size_t room, size_t *ret_bytes) {
+void sim_payload_encode(const sim_world *w, uint32_t slot, const uint32_t *tokens, uint32_t page,
+                        uint32_t rows, uint8_t *to, size_t room, size_t *ret_bytes) {
     uint16_t part[2][PART_ELEMENTS];
-    fill(w, tokens, page, rows, part);
-    kvt_layout layout = layout_of(w, part);
-    CHECK_EQ(kvt_page_encode(&w->shape, rows, &layout, to, room, ret_bytes), KVT_OK);
+    const kvt_page_shape *shape = shape_of(w, slot);
+    fill(w, slot, tokens, page, rows, part);
+    kvt_layout layout = layout_of(shape, part);
+    CHECK_EQ(kvt_page_encode(shape, rows, &layout, to, room, ret_bytes), KVT_OK);
 }
 
-uint64_t sim_payload_wrong(const sim_world *w, const uint32_t *tokens, uint32_t page, uint32_t rows,
-                           const uint8_t *bytes, size_t n_bytes) {
+uint64_t sim_payload_wrong(const sim_world *w, uint32_t slot, const uint32_t *tokens, uint32_t page,
+                           uint32_t rows, const uint8_t *bytes, size_t n_bytes) {
     uint16_t expected[2][PART_ELEMENTS], actual[2][PART_ELEMENTS];
-    uint32_t page_rows;
+    const kvt_page_shape *shape = shape_of(w, slot);
+    uint32_t page_rows, dim = shape->head_dim[0];
     memset(actual, 0, sizeof actual);
-    fill(w, tokens, page, rows, expected);
-    kvt_layout layout = layout_of(w, actual);
-    if (kvt_page_check(&w->shape, bytes, n_bytes, 1, &page_rows) != KVT_OK || page_rows < rows ||
-        kvt_page_decode(&w->shape, bytes, n_bytes, 0, rows, 0, 1, &layout) != KVT_OK)
+    fill(w, slot, tokens, page, rows, expected);
+    kvt_layout layout = layout_of(shape, actual);
+    if (kvt_page_check(shape, bytes, n_bytes, 1, &page_rows) != KVT_OK || page_rows < rows ||
+        kvt_page_decode(shape, bytes, n_bytes, 0, rows, 0, shape->n_layers, &layout) != KVT_OK)
         return UINT64_MAX;
     uint64_t wrong = 0;
-    size_t n = rows * w->shape.head_dim[0];
     for (int p = 0; p < 2; p++)
-        for (size_t i = 0; i < n; i++)
-            wrong += (expected[p][i] ^ actual[p][i]) != 0;
+        for (uint32_t layer = 0; layer < shape->n_layers; layer++)
+            for (uint32_t i = 0; i < rows * dim; i++) {
+                uint32_t at = layer * SIM_PAGE_TOKENS * dim + i;
+                wrong += expected[p][at] != actual[p][at];
+            }
     return wrong;
 }

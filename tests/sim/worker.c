@@ -50,6 +50,10 @@ static void op_lost(sim_worker *k) {
         break;
     case KVT_OP_SEAL:
         k->staging = -1; /* it may still be read: never write into it again */
+        /* fall through */
+    case KVT_OP_WAIT:
+        l->n_pages = 0; /* windows may have moved on: it must ask before it reads */
+        l->computing_tokens = 1;
         break;
     default:
         break;
@@ -154,7 +158,7 @@ static void call_stage(sim_world *w, sim_worker *k) {
     outgoing o;
     CHECK(w->n_stagings < SIM_MAX_STAGINGS);
     sim_staging *file = &w->stagings[w->n_stagings];
-    file->n_bytes = (uint64_t)SIM_STAGING_SLOTS * SLOT_BYTES;
+    file->n_bytes = (uint64_t)SIM_STAGING_SLOTS * SIM_MAX_GROUPS * SLOT_BYTES;
     file->bytes = calloc(1, file->n_bytes);
     CHECK(file->bytes);
     file->uid = 1;
@@ -277,6 +281,28 @@ static void spoil(sim_world *w, sim_staging *file, kvt_seal_page *page) {
     }
 }
 
+/* Encodes a page of a group, or says that it has passed. */
+static void make_item(sim_world *w, const sim_lease *l, sim_staging *file, kvt_seal_page *item,
+                      int late) {
+    uint32_t at = item->page * SIM_PAGE_TOKENS, window = w->geometry.groups[item->group].window;
+    if (window &&
+        ((late && at + SIM_PAGE_TOKENS + window <= l->claimed_tokens) || sim_chance(w, 10))) {
+        item->offset = 0;
+        return;
+    }
+    uint32_t rows = at < l->claimed_tokens ? l->claimed_tokens - at : 1;
+    rows = rows < SIM_PAGE_TOKENS ? rows : SIM_PAGE_TOKENS;
+    if (sim_chance(w, 20))
+        rows = 1 + sim_below(w, SIM_PAGE_TOKENS);
+    size_t n_bytes;
+    uint32_t path_page = at < SIM_MAX_TOKENS ? item->page : 0;
+    sim_payload_encode(w, item->group, l->tokens, path_page, rows, file->bytes + item->offset,
+                       SLOT_BYTES, &n_bytes);
+    item->bytes = (uint32_t)n_bytes;
+    if (sim_chance(w, 30))
+        spoil(w, file, item);
+}
+
 static void call_seal(sim_world *w, sim_worker *k, int slot) {
     outgoing o;
     sim_lease *l = &k->leases[slot];
@@ -287,25 +313,25 @@ static void call_seal(sim_world *w, sim_worker *k, int slot) {
     n = n < last - first ? n : last - first;
     first += sim_chance(w, 30) ? 1 : 0; /* out of order */
     uint32_t req_first = first;
-    kvt_seal_req req = {.lease = l->id, .n_pages = n};
+    kvt_seal_page items[SIM_STAGING_SLOTS * SIM_MAX_GROUPS];
+    kvt_seal_req req = {.lease = l->id};
+    int late = sim_below(w, 4) == 0; /* it has no old rows of window groups any more */
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t group = 0; group < w->geometry.n_groups; group++)
+            if (!sim_chance(w, 20)) {
+                kvt_seal_page *item = &items[req.n_pages];
+                *item = (kvt_seal_page){.page = first + i,
+                                        .group = (uint16_t)group,
+                                        .offset = (uint64_t)req.n_pages * SLOT_BYTES};
+                make_item(w, l, file, item, late);
+                req.n_pages++;
+            }
+    if (req.n_pages == 0)
+        return;
     sim_begin(&o);
     kvt_wire_put_seal_req(&o.w, &req);
-    for (uint32_t i = 0; i < n; i++) {
-        kvt_seal_page page = {.page = first + i, .offset = (uint64_t)i * SLOT_BYTES};
-        uint32_t at = page.page * SIM_PAGE_TOKENS;
-        uint32_t rows = at < l->claimed_tokens ? l->claimed_tokens - at : 1;
-        rows = rows < SIM_PAGE_TOKENS ? rows : SIM_PAGE_TOKENS;
-        if (sim_chance(w, 20))
-            rows = 1 + sim_below(w, SIM_PAGE_TOKENS);
-        size_t n_bytes;
-        uint32_t path_page = at < SIM_MAX_TOKENS ? page.page : 0;
-        sim_payload_encode(w, l->tokens, path_page, rows, file->bytes + page.offset, SLOT_BYTES,
-                           &n_bytes);
-        page.bytes = (uint32_t)n_bytes;
-        if (sim_chance(w, 30))
-            spoil(w, file, &page);
-        kvt_wire_put_seal_page(&o.w, &page);
-    }
+    for (uint32_t i = 0; i < req.n_pages; i++)
+        kvt_wire_put_seal_page(&o.w, &items[i]);
     k->op_path = *l;
     k->op_first_page = req_first;
     w->n_seals++;
@@ -369,33 +395,35 @@ static void undo(sim_world *w, sim_worker *k) {
 /* --- reading ------------------------------------------------------------------------------------
  */
 
-static uint64_t generation(const sim_world *w, const sim_lease *l, uint32_t page) {
-    return w->arenas[l->arena].generations[l->pages[page].frame];
+static uint64_t generation(const sim_world *w, const sim_lease *l, const kvt_wire_page *page) {
+    return w->arenas[l->arena].generations[page->frame];
 }
 
-static void read_begin(sim_world *w, sim_worker *k, uint32_t slot, uint32_t page) {
+static void read_begin(sim_world *w, sim_worker *k, uint32_t slot, uint32_t group, uint32_t i) {
     const sim_lease *l = &k->leases[slot];
+    const kvt_wire_page *page = &l->pages[group][i];
     k->reading = 1;
     k->read_lease = slot;
-    k->read_page = page;
+    k->read_group = group;
+    k->read_page = i;
     k->read_half = 0;
-    if (generation(w, l, page) == l->pages[page].generation) {
-        k->read_half = sim_below(w, l->pages[page].bytes + 1);
-        memcpy(k->read_bytes, w->arenas[l->arena].data + l->pages[page].offset, k->read_half);
+    if (generation(w, l, page) == page->generation) {
+        k->read_half = sim_below(w, page->bytes + 1);
+        memcpy(k->read_bytes, w->arenas[l->arena].data + page->offset, k->read_half);
     }
 }
 
 /* A lease that was never cut must hold: what it names may not change under it. */
 static void read_end(sim_world *w, sim_worker *k) {
     const sim_lease *l = &k->leases[k->read_lease];
-    const kvt_wire_page *page = &l->pages[k->read_page];
+    const kvt_wire_page *page = &l->pages[k->read_group][k->read_page];
     k->reading = 0;
     if (!l->used)
         return;
     w->n_reads++;
     memcpy(k->read_bytes + k->read_half, w->arenas[l->arena].data + page->offset + k->read_half,
            page->bytes - k->read_half);
-    if (generation(w, l, k->read_page) != page->generation) {
+    if (generation(w, l, page) != page->generation) {
         w->n_stale_reads++;
         if (!l->stale && k->pipe && !w->pipe_dead[k->pipe])
             sim_fail(w, "worker %u: page %u of lease %llx was taken from under it", k->index,
@@ -404,8 +432,8 @@ static void read_end(sim_world *w, sim_worker *k) {
     }
     uint32_t at = k->read_page * SIM_PAGE_TOKENS;
     uint32_t rows = l->held_tokens - at < SIM_PAGE_TOKENS ? l->held_tokens - at : SIM_PAGE_TOKENS;
-    uint64_t wrong =
-        sim_payload_wrong(w, l->tokens, k->read_page, rows, k->read_bytes, page->bytes);
+    uint64_t wrong = sim_payload_wrong(w, k->read_group, l->tokens, k->read_page, rows,
+                                       k->read_bytes, page->bytes);
     if (wrong)
         sim_fail(w, "worker %u: page %u of lease %llx has %llu wrong elements", k->index,
                  k->read_page, (unsigned long long)l->id, (unsigned long long)wrong);
@@ -413,35 +441,48 @@ static void read_end(sim_world *w, sim_worker *k) {
 
 static void read_lease(sim_world *w, sim_worker *k, uint32_t slot) {
     const sim_lease *l = &k->leases[slot];
-    for (uint32_t page = 0; page < l->n_pages; page++) {
-        read_begin(w, k, slot, page);
-        if (sim_chance(w, 60)) {
-            return; /* the other half later */
+    for (uint32_t group = 0; group < w->geometry.n_groups; group++)
+        for (uint32_t page = l->first_page[group]; page < l->n_pages; page++) {
+            read_begin(w, k, slot, group, page);
+            if (sim_chance(w, 60))
+                return; /* the other half later */
+            read_end(w, k);
         }
-        read_end(w, k);
-    }
 }
 
 /* --- replies ------------------------------------------------------------------------------------
  */
 
-static void take_pages(sim_world *w, sim_worker *k, sim_lease *l, uint32_t first, uint32_t n,
-                       const uint8_t *pages) {
+static void take_list(sim_world *w, sim_worker *k, sim_lease *l, uint32_t group,
+                      const kvt_page_list *list) {
     uint32_t covered = (l->held_tokens + SIM_PAGE_TOKENS - 1) / SIM_PAGE_TOKENS;
-    if (first + n < covered || first + n > SIM_MAX_PAGES + 1)
+    uint32_t first = list->first_page, n = list->n_pages;
+    uint32_t window = w->geometry.groups[group].window;
+    if ((first < covered && first + n < covered) || first + n > SIM_MAX_PAGES + 1)
         sim_fail(w, "worker %u: %u held tokens come with pages up to %u", k->index, l->held_tokens,
                  first + n);
+    if (window && first * SIM_PAGE_TOKENS > kvt_wire_window_first(l->held_tokens, window))
+        sim_fail(w, "worker %u: %u held tokens come with group %u from page %u on", k->index,
+                 l->held_tokens, group, first);
     l->n_pages = covered;
+    l->first_page[group] = window ? first : 0;
     for (uint32_t i = 0; i < n; i++)
-        kvt_wire_get_page(pages, i, &l->pages[first + i]);
+        kvt_wire_get_page(list->pages, i, &l->pages[group][first + i]);
     for (uint32_t i = first; i < covered; i++) {
         uint32_t rows = l->held_tokens - i * SIM_PAGE_TOKENS;
         rows = rows < SIM_PAGE_TOKENS ? rows : SIM_PAGE_TOKENS;
-        const kvt_wire_page *p = &l->pages[i];
+        const kvt_wire_page *p = &l->pages[group][i];
         if (p->rows < rows || p->frame >= w->config.max_frames ||
             p->offset + p->bytes > w->config.arena_bytes)
             sim_fail(w, "worker %u: page %u has %u rows, %u are held", k->index, i, p->rows, rows);
     }
+}
+
+static void take_lists(sim_world *w, sim_worker *k, sim_lease *l, uint32_t n_lists,
+                       const kvt_page_list *lists) {
+    CHECK_EQ(n_lists, w->geometry.n_groups);
+    for (uint32_t group = 0; group < n_lists; group++)
+        take_list(w, k, l, group, &lists[group]);
 }
 
 static void take_lease(sim_world *w, sim_worker *k, const uint8_t *body, size_t n) {
@@ -462,7 +503,7 @@ static void take_lease(sim_world *w, sim_worker *k, const uint8_t *body, size_t 
     l->computing_tokens = rep.computing_tokens;
     l->claimed_tokens = rep.claimed_tokens;
     w->n_hits += rep.held_tokens > 0;
-    take_pages(w, k, l, rep.first_page, rep.n_pages, rep.pages);
+    take_lists(w, k, l, rep.n_lists, rep.lists);
 }
 
 static void take_seal(sim_world *w, sim_worker *k, const uint8_t *body, size_t n) {
@@ -473,16 +514,18 @@ static void take_seal(sim_world *w, sim_worker *k, const uint8_t *body, size_t n
     if (rep.held_tokens < l->held_tokens)
         sim_fail(w, "worker %u: held tokens fell from %u to %u", k->index, l->held_tokens,
                  rep.held_tokens);
-    if (rep.page_status != KVT_OK) {
+    if (rep.page_status != KVT_OK)
         l->computing_tokens = 1; /* look again before the next try */
+    /* The pages come from the first of the message on. Others may have sealed the one that this
+     * message left out; then what is known of the path does not reach so far, and of windows it is
+     * out of date. */
+    if (k->op_first_page != first) {
+        l->computing_tokens = 1;
+        l->n_pages = 0;
         return;
     }
-    /* The pages come from the first of the message on. Others may have sealed the one that this
-     * message left out; then what is known of the path does not reach so far. */
-    if (k->op_first_page != first)
-        return;
     l->held_tokens = rep.held_tokens;
-    take_pages(w, k, l, first, rep.n_pages, rep.pages);
+    take_lists(w, k, l, rep.n_lists, rep.lists);
 }
 
 static void take_hello(sim_world *w, sim_worker *k, const kvt_wire_header *header,

@@ -30,7 +30,9 @@
  * WHAT IS CHECKED
  *   - core_audit after every event
  *   - every byte that a worker reads under a lease, if the generation was the same before and after
- *     it read: against the payload oracle, a function of the token path
+ *     it read: against the payload oracle, a function of the token path, the rank and the layer
+ * group
+ *   - what of a path with windows is held: against trying every length (core_audit)
  *   - a lease of a session that was never cut is never stale
  *   - a mirror that is kept by events alone is what the core says can be had, after every event,
  *     and events are numbered without a gap
@@ -57,6 +59,8 @@ enum {
     SIM_MAX_PINS = 64,    /* that the simulator watches at the same time */
     SIM_MAX_PLACES = 128, /* pages of a core */
     SIM_MAX_RECORDS = 512,
+    SIM_MAX_GROUPS = 2,
+    SIM_MAX_LAYERS = 2, /* of a group */
 };
 
 typedef enum sim_event_kind {
@@ -119,7 +123,8 @@ typedef struct sim_lease {
     uint32_t n_tokens, held_tokens, computing_tokens, claimed_tokens;
     uint32_t tokens[SIM_MAX_TOKENS];
     uint32_t n_pages;
-    kvt_wire_page pages[SIM_MAX_PAGES + 1];
+    uint32_t first_page[SIM_MAX_GROUPS];
+    kvt_wire_page pages[SIM_MAX_GROUPS][SIM_MAX_PAGES + 1];
 } sim_lease;
 
 /* What a pin was given for. */
@@ -170,7 +175,7 @@ typedef struct sim_worker {
     uint32_t n_cancel, n_release;
     /* a slow read under way: lease, page, what was read first */
     int reading;
-    uint32_t read_lease, read_page;
+    uint32_t read_lease, read_group, read_page;
     uint8_t read_bytes[8192];
     size_t read_half;
 } sim_worker;
@@ -190,7 +195,8 @@ typedef struct sim_world {
     sim_record records[SIM_MAX_RECORDS];
     uint64_t last_serial;
     uint32_t scan_depth, scan_at; /* where the scan is */
-    kvt_page_shape shape;
+    kvt_page_shape shapes[SIM_MAX_GROUPS];
+    kvt_geometry geometry;
     kvt_realm realm_desc;
     uint8_t canonical[KVT_WIRE_MAX_REALM_BYTES];
     size_t n_canonical;
@@ -212,6 +218,7 @@ typedef struct sim_world {
     /* what happened, for the summary */
     uint64_t n_events_told, n_expired;
     uint64_t n_pins, n_flushes, n_flushed, n_flushed_held;
+    uint64_t n_passed; /* pages that windows let go */
     uint64_t n_steps, n_reads, n_stale_reads, n_hits, n_seals, n_kills, n_cuts, n_restarts, n_waits;
     uint64_t n_down, n_up, n_disk_writes, n_disk_reads, n_found, n_lost;
 } sim_world;
@@ -264,11 +271,11 @@ void sim_keep_check(sim_world *w); /* after each step */
 /* After the core has served this FLUSH. */
 void sim_flush_check(sim_world *w, const uint8_t *bytes, size_t n);
 
-/* payload.c: what the bytes of a page must be */
-void sim_payload_encode(const sim_world *w, const uint32_t *tokens, uint32_t page, uint32_t rows,
-                        uint8_t *to, size_t room, size_t *ret_bytes);
-/* Number of wrong bytes in rows 0 .. rows - 1 of an encoded page of this path. */
-uint64_t sim_payload_wrong(const sim_world *w, const uint32_t *tokens, uint32_t page, uint32_t rows,
-                           const uint8_t *bytes, size_t n_bytes);
+/* payload.c: what the bytes of a page must be, for a slot (rank and layer group) */
+void sim_payload_encode(const sim_world *w, uint32_t slot, const uint32_t *tokens, uint32_t page,
+                        uint32_t rows, uint8_t *to, size_t room, size_t *ret_bytes);
+/* Number of wrong elements in rows 0 .. rows - 1 of an encoded page of this path. */
+uint64_t sim_payload_wrong(const sim_world *w, uint32_t slot, const uint32_t *tokens, uint32_t page,
+                           uint32_t rows, const uint8_t *bytes, size_t n_bytes);
 
 #endif

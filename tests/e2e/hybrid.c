@@ -1,0 +1,175 @@
+/*
+ * hybrid.c - a model with 5 layers of a sliding window of 512 tokens to 1 with full attention. Over
+ * 8,192 tokens it holds what the arithmetic says and no more: all pages of the full layers, and
+ * those of the last 512 tokens of the others. All bytes are right, after a release, and again;
+ * where a prompt ends or parts from another in the middle, what was let go comes back with the next
+ * one that computes it.
+ */
+#include "kernels/page.h"
+#include "tests/e2e/model.h"
+
+enum { TOKENS = 8192, WINDOW = 512, PAGE = 64, WINDOW_LAYERS = 10, FULL_LAYERS = 2 };
+
+static kvt_page_shape shapes[2];
+
+static kvt_geometry hybrid(void) {
+    kvt_geometry g;
+    kvt_geometry_init(&g, WINDOW_LAYERS + FULL_LAYERS, 2, 32, PAGE);
+    g.n_groups = 2;
+    g.groups[0] = (kvt_group){.n_layers = WINDOW_LAYERS, .window = WINDOW};
+    g.groups[1] = (kvt_group){.n_layers = FULL_LAYERS};
+    for (uint32_t group = 0; group < 2; group++)
+        CHECK_EQ(kvt_page_shape_init(&g, group, NULL, NULL, 0, &shapes[group]), KVT_OK);
+    return g;
+}
+
+/* Full pages of the two groups are in the arena, and nothing else. */
+static void expect_frames(const e2e_daemon *d, uint64_t n_window, uint64_t n_full) {
+    CHECK_EQ(e2e_count(d, "frames_used"), n_window + n_full);
+    CHECK_EQ(e2e_count(d, "arena_used_bytes"), n_window * kvt_page_bytes(&shapes[0], PAGE) +
+                                                   n_full * kvt_page_bytes(&shapes[1], PAGE));
+}
+
+static uint32_t tokens[TOKENS + 1];
+
+static void make_tokens(uint32_t prompt) {
+    for (uint32_t i = 0; i < TOKENS; i++)
+        tokens[i] = prompt * 1000000 + i * 7;
+}
+
+static void release(kvt_lease *lease) {
+    CHECK_EQ(kvt_release(lease), KVT_OK);
+}
+
+static void expect_first(kvt_lease *lease, uint32_t first_token) {
+    kvt_lease_info info;
+    kvt_lease_get(lease, &info);
+    CHECK_EQ(info.first_token[0], first_token);
+    CHECK_EQ(info.first_token[1], 0);
+}
+
+static void whole(const e2e_daemon *d, model *m) {
+    make_tokens(1);
+    kvt_lease *lease = model_acquire(m, tokens, TOKENS, KVT_CLAIM, 0);
+    CHECK_EQ(model_fill(m, lease, tokens, SIZE_MAX, 0), KVT_OK);
+    expect_frames(d, WINDOW / PAGE, TOKENS / PAGE);
+    CHECK_EQ(model_read(m, lease, tokens), KVT_OK);
+    expect_first(lease, TOKENS - WINDOW);
+    /* In front of that there is nothing to be had of the window layers, and the caller is told. */
+    kvt_layout layout;
+    kvt_layout_token_major(&m->realm.geometry, TOKENS, m->part[0], m->part[1], &layout);
+    CHECK_EQ(kvt_decode(lease, TOKENS - WINDOW - 1, 1, WINDOW_LAYERS - 1, 2, &layout), KVT_EINVAL);
+    CHECK(strstr(kvt_last_error(), "group 0"));
+    CHECK_EQ(kvt_decode(lease, 0, TOKENS, WINDOW_LAYERS, FULL_LAYERS, &layout), KVT_OK);
+    release(lease);
+    expect_frames(d, WINDOW / PAGE, TOKENS / PAGE);
+    for (int again = 0; again < 2; again++) {
+        lease = model_acquire(m, tokens, TOKENS, KVT_CLAIM, TOKENS);
+        expect_first(lease, TOKENS - WINDOW);
+        release(lease);
+        lease = model_acquire(m, tokens, TOKENS, KVT_CLAIM | KVT_LEAVE_ONE, TOKENS - 1);
+        expect_first(lease, TOKENS - WINDOW);
+        release(lease);
+    }
+    expect_frames(d, WINDOW / PAGE, TOKENS / PAGE);
+}
+
+/* It goes on where it ended: the window moves along. */
+static void grow(const e2e_daemon *d, model *m) {
+    kvt_lease *lease = model_acquire(m, tokens, TOKENS - 1000, 0, 0);
+    release(lease);
+    make_tokens(2);
+    lease = model_acquire(m, tokens, 1024, KVT_CLAIM, 0);
+    CHECK_EQ(model_fill(m, lease, tokens, SIZE_MAX, 0), KVT_OK);
+    for (uint32_t n = 1024; n < 2048; n += 64) {
+        CHECK_EQ(kvt_extend(lease, n, tokens + n, 64, KVT_CLAIM), KVT_OK);
+        CHECK_EQ(model_fill(m, lease, tokens, SIZE_MAX, 0), KVT_OK);
+        expect_first(lease, n + 64 - WINDOW);
+        CHECK_EQ(model_read(m, lease, tokens), KVT_OK);
+    }
+    release(lease);
+    expect_frames(d, 2 * (WINDOW / PAGE), TOKENS / PAGE + 2048 / PAGE);
+}
+
+/* A prompt that ends in the middle of a longer one: computed once more, and found from then on. */
+static void come_back(const e2e_daemon *d, model *m) {
+    enum { SHORT = 4096 };
+    make_tokens(1);
+    uint64_t before = e2e_count(d, "frames_used");
+    kvt_lease *lease = model_acquire(m, tokens, SHORT, KVT_CLAIM, 0);
+    CHECK_EQ(model_fill(m, lease, tokens, SIZE_MAX, 0), KVT_OK);
+    CHECK_EQ(model_read(m, lease, tokens), KVT_OK);
+    expect_first(lease, SHORT - WINDOW);
+    release(lease);
+    CHECK_EQ(e2e_count(d, "frames_used"), before + WINDOW / PAGE);
+    release(model_acquire(m, tokens, SHORT, 0, SHORT));
+    release(model_acquire(m, tokens, TOKENS, 0, TOKENS));
+    release(
+        model_acquire(m, tokens, SHORT + 100, 0, SHORT)); /* the longest that has all it needs */
+}
+
+/* Two prompts that part in the middle share what is in front, from the second time on. */
+static void part(model *m) {
+    enum { COMMON = 1024 };
+    make_tokens(3);
+    kvt_lease *lease = model_acquire(m, tokens, 4096, KVT_CLAIM, 0);
+    CHECK_EQ(model_fill(m, lease, tokens, SIZE_MAX, 0), KVT_OK);
+    release(lease);
+    for (uint32_t round = 0; round < 3; round++) {
+        for (uint32_t i = COMMON; i < 4096; i++)
+            tokens[i] = (4 + round) * 1000000 + i;
+        lease = model_acquire(m, tokens, 4096, KVT_CLAIM, round ? COMMON : 0);
+        CHECK_EQ(model_fill(m, lease, tokens, SIZE_MAX, 0), KVT_OK);
+        CHECK_EQ(model_read(m, lease, tokens), KVT_OK);
+        release(lease);
+        release(model_acquire(m, tokens, 4096, 0, 4096));
+    }
+}
+
+/* An engine that hands in its pages when the whole prompt is computed. */
+static void late(const e2e_daemon *d, model *m) {
+    uint64_t frames = e2e_count(d, "frames_used");
+    make_tokens(20);
+    kvt_lease *lease = model_acquire(m, tokens, TOKENS - 30, KVT_CLAIM, 0);
+    CHECK_EQ(model_fill(m, lease, tokens, SIZE_MAX, 1), KVT_OK);
+    CHECK_EQ(model_read(m, lease, tokens), KVT_OK);
+    /* The window reaches into one page more, since it does not end with a page. */
+    CHECK_EQ(e2e_count(d, "frames_used"), frames + TOKENS / PAGE + WINDOW / PAGE + 1);
+    release(lease);
+    release(model_acquire(m, tokens, TOKENS - 30, 0, TOKENS - 30));
+    release(model_acquire(m, tokens, 1024, 0, 0));
+}
+
+/* More pages a node than the daemon was configured for. */
+static void refused(const e2e_daemon *d) {
+    kvt_client *client = NULL;
+    kvt_realm realm = {.model = "many groups"};
+    kvt_options options = {.socket = d->socket};
+    kvt_geometry_init(&realm.geometry, 8, 2, 32, PAGE);
+    realm.geometry.n_groups = 3;
+    realm.geometry.n_ranks = 3;
+    realm.geometry.groups[0] = realm.geometry.groups[1] = (kvt_group){.n_layers = 2};
+    realm.geometry.groups[2] = (kvt_group){.n_layers = 4};
+    CHECK_EQ(kvt_open(&options, &realm, &client), KVT_ELIMIT);
+    CHECK(strstr(kvt_last_error(), "3 ranks of 3 layer groups make 9 pages a node") &&
+          strstr(kvt_last_error(), "max_slots"));
+}
+
+int main(void) {
+    e2e_daemon d = {0};
+    model m;
+    kvt_geometry geometry = hybrid();
+    const char *settings[] = {"arena=64MiB", "max_pages=2000", NULL};
+    e2e_start(&d, settings);
+    model_open(&m, &d, &geometry, TOKENS, 16);
+    whole(&d, &m);
+    grow(&d, &m);
+    come_back(&d, &m);
+    part(&m);
+    late(&d, &m);
+    refused(&d);
+    model_close(&m);
+    CHECK_EQ(e2e_count(&d, "pages_pinned"), 0);
+    e2e_finish(&d);
+    return 0;
+}
