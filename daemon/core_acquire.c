@@ -201,11 +201,8 @@ void serve_acquire(core *c, request *rq) {
     if (!req.base)
         l->rank = req.rank;
     radix_node old_tail = l->tail, old_partial = l->partial;
-<<<<<<< HEAD
     uint32_t n_again = radix_depth(c->tree, at.from);
-=======
     lease_tell(c, l, &(held_prefix){0});
->>>>>>> b9cea8c (Layer groups: a page for each, windows of which older pages are let go on their own, and a prefix that is held as far as every group has what it needs there)
     int claim = (req.flags & KVT_ACQUIRE_CLAIM) && !c->draining;
     l->leave_one = (req.flags & KVT_ACQUIRE_LEAVE_ONE) != 0;
     l->n_tokens = at.before + at.n_tokens;

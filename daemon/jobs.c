@@ -152,7 +152,7 @@ static void run_job(jobs *j, core_job *job) {
     case CORE_JOB_ERASE:
         break;
     }
-    KVT_ASSERT(!"a job for the disk, or none at all");
+    KVT_ASSERT(0); /* a job for the disk, or none at all */
 }
 
 static void *worker_main(void *argument) {

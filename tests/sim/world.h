@@ -57,7 +57,7 @@ enum {
     SIM_STAGING_SLOTS = 4,
     SIM_MAX_ARENAS = 64,
     SIM_MAX_PINS = 64,    /* that the simulator watches at the same time */
-    SIM_MAX_PLACES = 128, /* pages of a core */
+    SIM_MAX_PLACES = 320, /* pages of a core */
     SIM_MAX_RECORDS = 512,
     SIM_MAX_GROUPS = 2,
     SIM_MAX_LAYERS = 2, /* of a group */
