@@ -97,7 +97,7 @@ kvt_test(test_store_model SOURCES test_store_model.c LIBS kvt_store ARGS 1 ${sto
 kvt_test(test_store_model_long TARGET test_store_model ARGS 2 50000000 LABELS slow TIMEOUT 1200)
 kvt_test(test_tier SOURCES test_tier.c LIBS kvt_tier kvt_wire)
 kvt_test(test_disk SOURCES test_disk.c LIBS kvt_disk kvt_wire TIMEOUT 300)
-kvt_test(test_tier_long TARGET test_tier ARGS 3 1000000 LABELS slow TIMEOUT 1200)
+kvt_test(test_tier_long TARGET test_tier ARGS 3 300000 LABELS slow TIMEOUT 1200)
 kvt_test(test_disk_long TARGET test_disk ARGS 300 LABELS slow TIMEOUT 1800)
 
 # ./run bench. Not a test: what it prints is a timing, and means something on an idle machine only.
