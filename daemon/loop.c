@@ -246,6 +246,8 @@ static void reload(shell *sh) {
         log_write(LOG_ERROR, "the configuration was not reloaded: the old one stays in force");
         return;
     }
+    if (fresh.n_tenants == 0)
+        shell_own_user(sh, &fresh.values); /* as at the start */
     notify_send("RELOADING=1\nMONOTONIC_USEC=%llu", (unsigned long long)shell_now_ms(NULL) * 1000);
     param_values *old = &sh->config.values;
     uint32_t n_changed = 0;

@@ -102,6 +102,9 @@ void shell_close(shell *sh);
 int tenant_open_tiers(tenant *t);
 uint64_t tenant_disk_room(const tenant *t);
 
+/* A tenant to whom nobody was said to belong is that of the daemon's own user. */
+void shell_own_user(const shell *sh, param_values *values);
+
 /* loop.c: serves until it is told to stop. Returns an exit code. */
 int shell_run(shell *sh);
 

@@ -276,6 +276,11 @@ static kvt_status open_server(shell *sh, char *why, size_t why_bytes) {
 /* --- all of it ---------------------------------------------------------------------------------
  */
 
+void shell_own_user(const shell *sh, param_values *values) {
+    if (values->n_uids + values->n_gids == 0)
+        values->uids[values->n_uids++] = sh->own_uid;
+}
+
 /* Of the configuration's tenants, or of the only one that there is without any. */
 static void set_tenants(shell *sh) {
     config *c = &sh->config;
@@ -284,8 +289,7 @@ static void set_tenants(shell *sh) {
         tenant *t = &sh->tenants[i];
         *t = (tenant){.shell = sh, .index = i, .arena_lock = -1};
         t->values = c->n_tenants ? &c->tenants[i].values : &c->values;
-        if (t->values->n_uids + t->values->n_gids == 0)
-            t->values->uids[t->values->n_uids++] = sh->own_uid;
+        shell_own_user(sh, t->values);
     }
 }
 
