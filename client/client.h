@@ -103,7 +103,9 @@ struct kvt_lease {
     uint32_t first_page[KVT_MAX_GROUPS]; /* that the group has; it has all behind it */
     uint32_t room_pages;
     kvt_wire_page *pages; /* [room_pages][n_groups], kvt_lease_page; checked against the arena */
-    uint32_t n_encoded;   /* by rising page number */
+    uint32_t n_spans;     /* of the path, rising */
+    kvt_span *spans;
+    uint32_t n_encoded; /* by rising page number */
     uint32_t room_encoded;
     kvt_encoded *encoded;
     kvt_device_work *work;    /* the last first; belongs to `arena` */
@@ -326,6 +328,20 @@ kvt_status kvt_lease_may_encode(const kvt_lease *lease, size_t page, uint32_t *r
 /* Room for n more encoded pages; then each can be noted. One of the same number is replaced. */
 kvt_status kvt_encoded_reserve(kvt_lease *lease, uint32_t n);
 void kvt_encoded_insert(kvt_lease *lease, const kvt_encoded *encoded);
+
+/* --- spans.c ------------------------------------------------------------------------------------
+ */
+
+/* Do they rise, not overlap, and lie in tokens first .. end? */
+kvt_status kvt_spans_check(const kvt_span *spans, size_t n_spans, size_t first, size_t end);
+/* The lease's that lie in its first keep_tokens tokens, and these behind them: a new list, NULL if
+ * it is empty. KVT_EINVAL: one would be cut in two. */
+kvt_status kvt_spans_join(const kvt_lease *lease, size_t keep_tokens, const kvt_span *spans,
+                          size_t n_spans, kvt_span **ret_spans, uint32_t *ret_n);
+/* How many of them end at this token or in front of it. */
+size_t kvt_spans_in_front(const kvt_span *spans, size_t n_spans, size_t token);
+/* The list is the lease's from now on. */
+void kvt_spans_set(kvt_lease *lease, kvt_span *spans, uint32_t n);
 
 /* --- lease.c ------------------------------------------------------------------------------------
  */

@@ -301,6 +301,34 @@ kvt_status kvt_acquire(kvt_client *client, const uint32_t *tokens, size_t n_toke
                        kvt_lease **ret_lease);
 
 /*
+ * A run of tokens that stands for an image, a sound, a video: the tokens say nothing of it (they
+ * are placeholders), its content does. `hash` is a hash of 128 bits of the content and of whatever
+ * else changes its KV (the preprocessing). Two paths with equal tokens share pages of a span only
+ * if its hash, its length and its place in the page are equal, too; and text behind it, since a
+ * path is all that is in front.
+ */
+typedef struct kvt_span {
+    uint32_t first_token; /* of the path */
+    uint32_t n_tokens;    /* at least 1 */
+    uint8_t hash[16];
+} kvt_span;
+
+/*
+ * As kvt_acquire, with n_spans spans (at most 4,096) that rise, do not overlap and lie in the path.
+ * They are copied. A page that has a part of a span is shared whole, or up to its first span. It is
+ * kept in memory alone, not on disk, and so are those behind it.
+ */
+kvt_status kvt_acquire_spans(kvt_client *client, const uint32_t *tokens, size_t n_tokens,
+                             const kvt_span *spans, size_t n_spans, uint32_t flags,
+                             kvt_lease **ret_lease);
+
+/* As kvt_extend, of any lease; first_token counts from the start of the path, and is at least
+ * keep_tokens. Spans of the lease that end in its first keep_tokens tokens stay; kvt_extend keeps
+ * them likewise. keep_tokens must not cut a span in two: KVT_EINVAL. */
+kvt_status kvt_extend_spans(kvt_lease *lease, size_t keep_tokens, const uint32_t *tokens,
+                            size_t n_tokens, const kvt_span *spans, size_t n_spans, uint32_t flags);
+
+/*
  * Goes on from a lease: its first keep_tokens tokens, then tokens[0 .. n_tokens). Only the new
  * tokens travel. keep_tokens is at most what the lease holds or claims (the larger of held_tokens
  * and claimed_tokens): the daemon does not remember tokens beyond that. The lease itself changes:

@@ -76,6 +76,9 @@ static void lease_strip(kvt_lease *lease, int closed) {
         kvt_staging_give(c, lease->encoded[i].staging, lease->encoded[i].slot, 0);
     free(lease->pages);
     free(lease->encoded);
+    free(lease->spans);
+    lease->spans = NULL;
+    lease->n_spans = 0;
     lease->n_encoded = lease->n_pages = 0;
     lease->pages = NULL;
     lease->encoded = NULL;
@@ -244,6 +247,8 @@ typedef struct acquire_args {
     uint32_t first_page;
     const uint32_t *tokens;
     size_t n_tokens;
+    const kvt_span *spans;
+    size_t n_spans;
 } acquire_args;
 
 static void put_acquire(kvt_writer *w, const kvt_session *s, const void *context) {
@@ -251,19 +256,25 @@ static void put_acquire(kvt_writer *w, const kvt_session *s, const void *context
     kvt_acquire_req req = {.realm = a->base ? 0 : s->realm,
                            .rank = a->base ? 0 : a->rank,
                            .flags = ((a->flags & KVT_CLAIM) ? KVT_ACQUIRE_CLAIM : 0) |
-                                    ((a->flags & KVT_LEAVE_ONE) ? KVT_ACQUIRE_LEAVE_ONE : 0),
+                                    ((a->flags & KVT_LEAVE_ONE) ? KVT_ACQUIRE_LEAVE_ONE : 0) |
+                                    (a->n_spans ? KVT_ACQUIRE_SPANS : 0),
                            .base = a->base,
                            .keep_tokens = a->keep_tokens,
                            .first_page = a->first_page,
                            .n_tokens = (uint32_t)a->n_tokens};
     kvt_wire_put_acquire_req(w, &req);
     kvt_wire_put_tokens(w, a->tokens, a->n_tokens);
+    for (size_t i = 0; i < a->n_spans; i++) {
+        kvt_wire_span span = {a->spans[i].first_token, a->spans[i].n_tokens, {0}};
+        memcpy(span.hash, a->spans[i].hash, sizeof span.hash);
+        kvt_wire_put_span(w, &span);
+    }
 }
 
 static kvt_request acquire_request(const acquire_args *args, uint64_t epoch) {
     return (kvt_request){.op = KVT_OP_ACQUIRE,
                          .epoch = epoch,
-                         .body_bytes = 56 + args->n_tokens * sizeof(uint32_t),
+                         .body_bytes = 56 + args->n_tokens * sizeof(uint32_t) + args->n_spans * 24,
                          .put = put_acquire,
                          .context = args};
 }
@@ -293,9 +304,16 @@ static kvt_status call_acquire(kvt_client *c, const kvt_request *request, kvt_re
 
 static kvt_status acquire(kvt_client *c, const acquire_args *args, kvt_lease **ret_lease) {
     kvt_reply reply;
+    kvt_span *spans;
+    uint32_t n_spans;
     kvt_lease *lease = lease_new(c, args->n_tokens);
     if (!lease)
         return kvt_error_plain(KVT_ENOMEM);
+    if (kvt_spans_join(lease, 0, args->spans, args->n_spans, &spans, &n_spans) != KVT_OK) {
+        lease_free(lease, 0);
+        return kvt_error_plain(KVT_ENOMEM);
+    }
+    kvt_spans_set(lease, spans, n_spans);
     kvt_request request = acquire_request(args, 0);
     kvt_status status = call_acquire(c, &request, &reply);
     status = end_new(lease, status, &reply, args->n_tokens, ret_lease);
@@ -305,14 +323,26 @@ static kvt_status acquire(kvt_client *c, const acquire_args *args, kvt_lease **r
 
 kvt_status kvt_acquire(kvt_client *client, const uint32_t *tokens, size_t n_tokens, uint32_t flags,
                        kvt_lease **ret_lease) {
+    return kvt_acquire_spans(client, tokens, n_tokens, NULL, 0, flags, ret_lease);
+}
+
+kvt_status kvt_acquire_spans(kvt_client *client, const uint32_t *tokens, size_t n_tokens,
+                             const kvt_span *spans, size_t n_spans, uint32_t flags,
+                             kvt_lease **ret_lease) {
     if (!client || !ret_lease || client->reports_only)
         return kvt_error(KVT_EINVAL, "kvt_acquire needs a client of kvt_open and ret_lease");
     kvt_status status = kvt_client_enter(client);
     if (status != KVT_OK)
         return status;
     status = kvt_tokens_check(0, tokens, n_tokens, flags);
-    acquire_args args = {
-        .rank = client->geometry.rank, .flags = flags, .tokens = tokens, .n_tokens = n_tokens};
+    if (status == KVT_OK)
+        status = kvt_spans_check(spans, n_spans, 0, n_tokens);
+    acquire_args args = {.rank = client->geometry.rank,
+                         .flags = flags,
+                         .tokens = tokens,
+                         .n_tokens = n_tokens,
+                         .spans = spans,
+                         .n_spans = n_spans};
     if (status == KVT_OK)
         status = acquire(client, &args, ret_lease);
     kvt_client_leave(client);
@@ -334,8 +364,9 @@ static void drop_encoded(kvt_lease *lease, size_t keep_tokens) {
     }
 }
 
+/* spans: all of the new path. */
 static kvt_status extend(kvt_lease *lease, size_t keep_tokens, const uint32_t *tokens,
-                         size_t n_tokens, uint32_t flags) {
+                         size_t n_tokens, const kvt_span *spans, uint32_t n_spans, uint32_t flags) {
     kvt_client *c = lease->client;
     kvt_reply reply;
     size_t n_path = keep_tokens + n_tokens;
@@ -349,6 +380,11 @@ static kvt_status extend(kvt_lease *lease, size_t keep_tokens, const uint32_t *t
                          .first_page = (uint32_t)(kept_pages < settled ? kept_pages : settled),
                          .tokens = tokens,
                          .n_tokens = n_tokens};
+    /* Those of the page in which the new tokens begin are said again: its content is theirs, too.
+     */
+    size_t passed = kvt_spans_in_front(spans, n_spans, kept_pages * page_tokens_of(lease));
+    args.spans = n_spans ? spans + passed : NULL;
+    args.n_spans = n_spans - passed;
     kvt_request request = acquire_request(&args, lease->epoch);
     status = kvt_client_call(c, &request, kvt_client_deadline(c), &reply);
     int answered_well = status == KVT_OK;
@@ -368,6 +404,14 @@ static kvt_status extend(kvt_lease *lease, size_t keep_tokens, const uint32_t *t
 
 kvt_status kvt_extend(kvt_lease *lease, size_t keep_tokens, const uint32_t *tokens, size_t n_tokens,
                       uint32_t flags) {
+    return kvt_extend_spans(lease, keep_tokens, tokens, n_tokens, NULL, 0, flags);
+}
+
+kvt_status kvt_extend_spans(kvt_lease *lease, size_t keep_tokens, const uint32_t *tokens,
+                            size_t n_tokens, const kvt_span *spans, size_t n_spans,
+                            uint32_t flags) {
+    kvt_span *all = NULL;
+    uint32_t n_all = 0;
     kvt_status status = kvt_lease_enter(lease);
     if (status != KVT_OK)
         return status;
@@ -379,9 +423,17 @@ kvt_status kvt_extend(kvt_lease *lease, size_t keep_tokens, const uint32_t *toke
     else
         status = kvt_tokens_check(keep_tokens, tokens, n_tokens, flags);
     if (status == KVT_OK)
+        status = kvt_spans_check(spans, n_spans, keep_tokens, keep_tokens + n_tokens);
+    if (status == KVT_OK)
+        status = kvt_spans_join(lease, keep_tokens, spans, n_spans, &all, &n_all);
+    if (status == KVT_OK)
         kvt_device_wait(lease); /* the new path may let go of pages that the GPU is reading */
     if (status == KVT_OK)
-        status = extend(lease, keep_tokens, tokens, n_tokens, flags);
+        status = extend(lease, keep_tokens, tokens, n_tokens, all, n_all, flags);
+    if (status == KVT_OK)
+        kvt_spans_set(lease, all, n_all);
+    else
+        free(all);
     kvt_client_leave(lease->client);
     return status;
 }
@@ -397,16 +449,24 @@ static void put_fork(kvt_writer *w, const kvt_session *s, const void *context) {
 static kvt_status fork_lease(kvt_lease *from, size_t n_tokens, kvt_lease **ret_lease) {
     kvt_client *c = from->client;
     kvt_reply reply;
+    kvt_span *spans;
+    uint32_t n_spans;
+    kvt_status status = kvt_spans_join(from, n_tokens, NULL, 0, &spans, &n_spans);
+    if (status != KVT_OK)
+        return status;
     kvt_lease *lease = lease_new(c, n_tokens);
-    if (!lease)
+    if (!lease) {
+        free(spans);
         return kvt_error_plain(KVT_ENOMEM);
+    }
+    kvt_spans_set(lease, spans, n_spans);
     kvt_fork_req req = {.lease = from->id, .n_tokens = (uint32_t)n_tokens};
     kvt_request request = {.op = KVT_OP_FORK,
                            .epoch = from->epoch,
                            .body_bytes = 12,
                            .put = put_fork,
                            .context = &req};
-    kvt_status status = kvt_client_call(c, &request, kvt_client_deadline(c), &reply);
+    status = kvt_client_call(c, &request, kvt_client_deadline(c), &reply);
     if (status != KVT_OK)
         status = kvt_lease_failed(from, status);
     status = end_new(lease, status, &reply, n_tokens, ret_lease);

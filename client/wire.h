@@ -20,6 +20,7 @@ enum {
     KVT_WIRE_MAX_PATH = 255,      /* bytes of a path or name in a message */
     KVT_WIRE_MAX_REALM_BYTES = 2048,
     KVT_WIRE_MAX_RELEASE = 1024, /* leases of one RELEASE */
+    KVT_WIRE_MAX_SPANS = 4096,   /* of one ACQUIRE */
 };
 #define KVT_WIRE_MAGIC 0x5754564bu /* "KVTW" */
 
@@ -128,6 +129,7 @@ enum {
     KVT_ACQUIRE_CLAIM = 1,     /* as KVT_CLAIM */
     KVT_ACQUIRE_LEAVE_ONE = 2, /* as KVT_LEAVE_ONE */
     KVT_ACQUIRE_VIEW = 4,      /* sinks and window say which pages are wanted */
+    KVT_ACQUIRE_SPANS = 8,     /* spans follow the tokens */
 };
 
 typedef struct kvt_acquire_req {
@@ -143,7 +145,16 @@ typedef struct kvt_acquire_req {
     uint32_t window;       /* and the last ones */
     uint32_t n_tokens;     /* number of tokens in this message */
     const uint8_t *tokens; /* n_tokens x u32, as they stand in the message, unaligned */
+    uint32_t n_spans;      /* read: 0 without the flag */
+    const uint8_t *spans;  /* n_spans x 24 bytes: kvt_wire_get_span */
 } kvt_acquire_req;
+
+/* Tokens that stand for something else: kvt_span. 24 bytes on the wire. */
+typedef struct kvt_wire_span {
+    uint32_t first_token; /* of the path */
+    uint32_t n_tokens;
+    uint8_t hash[16];
+} kvt_wire_span;
 
 typedef struct kvt_fork_req {
     uint64_t lease;
@@ -373,6 +384,7 @@ void kvt_wire_put_realm_req(kvt_writer *w, const kvt_realm_req *req);
 void kvt_wire_put_realm_rep(kvt_writer *w, const kvt_realm_rep *rep);
 void kvt_wire_put_acquire_req(kvt_writer *w, const kvt_acquire_req *req); /* without the tokens: */
 void kvt_wire_put_tokens(kvt_writer *w, const uint32_t *tokens, size_t n_tokens); /* next, these */
+void kvt_wire_put_span(kvt_writer *w, const kvt_wire_span *span); /* and then these */
 void kvt_wire_put_fork_req(kvt_writer *w, const kvt_fork_req *req);
 void kvt_wire_put_wait_req(kvt_writer *w, const kvt_wait_req *req);
 void kvt_wire_put_lease_rep(kvt_writer *w, const kvt_lease_rep *rep); /* without the pages, */
@@ -433,6 +445,7 @@ kvt_status kvt_wire_get_error(const uint8_t *body, size_t n_bytes, kvt_wire_str 
 uint32_t kvt_wire_get_u32(const uint8_t *array, size_t i);
 uint64_t kvt_wire_get_u64(const uint8_t *array, size_t i);
 void kvt_wire_get_page(const uint8_t *pages, size_t i, kvt_wire_page *ret);
+void kvt_wire_get_span(const uint8_t *spans, size_t i, kvt_wire_span *ret);
 void kvt_wire_get_seal_page(const uint8_t *pages, size_t i, kvt_seal_page *ret);
 /* Copies n_tokens tokens out of a message. */
 void kvt_wire_get_tokens(const uint8_t *tokens, size_t n_tokens, uint32_t *to);

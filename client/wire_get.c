@@ -95,9 +95,15 @@ kvt_status kvt_wire_get_acquire_req(const uint8_t *body, size_t n_bytes, kvt_acq
     req.sinks = kvt_wire_take_u32(&r);
     req.window = kvt_wire_take_u32(&r);
     req.n_tokens = kvt_wire_take_u32(&r);
-    req.tokens = kvt_wire_take_array(&r, req.n_tokens, sizeof(uint32_t));
+    req.n_spans = 0;
+    req.spans = NULL;
+    if (req.flags & KVT_ACQUIRE_SPANS)
+        kvt_wire_take_spans(&r, &req);
+    else
+        req.tokens = kvt_wire_take_array(&r, req.n_tokens, sizeof(uint32_t));
     kvt_status status = kvt_wire_end(&r);
-    uint32_t known = KVT_ACQUIRE_CLAIM | KVT_ACQUIRE_LEAVE_ONE | KVT_ACQUIRE_VIEW;
+    uint32_t known =
+        KVT_ACQUIRE_CLAIM | KVT_ACQUIRE_LEAVE_ONE | KVT_ACQUIRE_VIEW | KVT_ACQUIRE_SPANS;
     if (status != KVT_OK || (req.flags & ~known) || req.rank >= KVT_MAX_RANKS)
         return KVT_EPROTO;
     if (req.base ? req.realm != 0 || req.rank != 0 : req.keep_tokens != 0)
@@ -106,7 +112,7 @@ kvt_status kvt_wire_get_acquire_req(const uint8_t *body, size_t n_bytes, kvt_acq
         return KVT_EPROTO;
     if (!(req.flags & KVT_ACQUIRE_VIEW) && (req.sinks || req.window))
         return KVT_EPROTO;
-    if (req.n_tokens > KVT_MAX_REQUEST_TOKENS)
+    if (req.n_tokens > KVT_MAX_REQUEST_TOKENS || req.n_spans > KVT_WIRE_MAX_SPANS)
         return KVT_ELIMIT;
     *ret = req;
     return KVT_OK;

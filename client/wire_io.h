@@ -29,6 +29,8 @@ uint64_t kvt_wire_take_u64(wire_reader *r);
 void kvt_wire_take_token(wire_reader *r, uint8_t *to);
 /* n elements that must fill the rest of the body exactly; NULL if they do not. */
 const uint8_t *kvt_wire_take_array(wire_reader *r, uint32_t n, size_t element_bytes);
+/* Tokens, then the spans that fill the rest of the body. */
+void kvt_wire_take_spans(wire_reader *r, kvt_acquire_req *req);
 /* A string of at most max_bytes without NUL. */
 kvt_wire_str kvt_wire_take_str(wire_reader *r, size_t max_bytes);
 /* KVT_EPROTO if something was missing or is left over. */

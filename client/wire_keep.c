@@ -1,5 +1,6 @@
 /*
- * wire_keep.c - the bodies of what keeps pages and of what forgets them: PIN, UNPIN, FLUSH.
+ * wire_keep.c - the bodies of what keeps pages and of what forgets them: PIN, UNPIN, FLUSH; and the
+ * spans of an ACQUIRE.
  */
 #include "client/wire_io.h"
 
@@ -98,4 +99,34 @@ kvt_status kvt_wire_get_flush_rep(const uint8_t *body, size_t n_bytes, kvt_flush
     if (status == KVT_OK)
         *ret = rep;
     return status;
+}
+
+/* --- spans --------------------------------------------------------------------------------------
+ */
+
+enum { SPAN_BYTES = 24 };
+
+void kvt_wire_put_span(kvt_writer *w, const kvt_wire_span *span) {
+    kvt_wire_put_u32(w, span->first_token);
+    kvt_wire_put_u32(w, span->n_tokens);
+    kvt_wire_put_bytes(w, span->hash, sizeof span->hash);
+}
+
+void kvt_wire_get_span(const uint8_t *spans, size_t i, kvt_wire_span *ret) {
+    wire_reader r = {.at = spans + i * SPAN_BYTES, .n_left = SPAN_BYTES};
+    ret->first_token = kvt_wire_take_u32(&r);
+    ret->n_tokens = kvt_wire_take_u32(&r);
+    kvt_wire_take_token(&r, ret->hash); /* as many bytes as a session's token has */
+}
+
+void kvt_wire_take_spans(wire_reader *r, kvt_acquire_req *req) {
+    if (r->failed || req->n_tokens > r->n_left / sizeof(uint32_t)) {
+        r->failed = 1;
+        return;
+    }
+    req->tokens = kvt_wire_take(r, req->n_tokens * sizeof(uint32_t));
+    req->n_spans = (uint32_t)(r->n_left / SPAN_BYTES);
+    req->spans = kvt_wire_take_array(r, req->n_spans, SPAN_BYTES);
+    if (req->n_spans == 0) /* the flag would say nothing */
+        r->failed = 1;
 }

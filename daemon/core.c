@@ -115,6 +115,8 @@ static kvt_status open_pools(core *c) {
     c->waiters = calloc(c->max_waiters, sizeof *c->waiters);
     c->announced = calloc((size_t)g->max_pages + 1, sizeof *c->announced);
     c->announced_tier = calloc((size_t)g->max_pages + 1, sizeof *c->announced_tier);
+    c->spans = malloc(KVT_WIRE_MAX_SPANS * sizeof *c->spans);
+    c->marks = calloc((size_t)g->max_pages + g->max_realms + 1, sizeof *c->marks);
     c->realm_of_root = calloc((size_t)g->max_realms + 1, sizeof *c->realm_of_root);
     c->pins = calloc(g->max_pins ? g->max_pins : 1, sizeof *c->pins);
     c->jobs = calloc(g->max_jobs, sizeof *c->jobs);
@@ -125,8 +127,8 @@ static kvt_status open_pools(core *c) {
     c->out = malloc(KVT_WIRE_MAX_BYTES);
     c->frame_page = calloc(g->max_frames, sizeof *c->frame_page);
     if (!c->pipes || !c->realms || !c->sessions || !c->leases || !c->free_leases || !c->waiters ||
-        !c->announced || !c->announced_tier || !c->realm_of_root || !c->pins || !c->jobs ||
-        !c->copies || !c->tokens || !c->path || !c->out || !c->frame_page)
+        !c->announced || !c->announced_tier || !c->spans || !c->marks || !c->realm_of_root ||
+        !c->pins || !c->jobs || !c->copies || !c->tokens || !c->path || !c->out || !c->frame_page)
         return KVT_ENOMEM;
     for (uint32_t i = g->max_leases_total; i > 0; i--)
         c->free_leases[c->n_free_leases++] = i - 1;
@@ -196,6 +198,8 @@ void core_close(core *c) {
     free(c->free_leases);
     free(c->waiters);
     free(c->announced);
+    free(c->spans);
+    free(c->marks);
     free(c->announced_tier);
     free(c->realm_of_root);
     free(c->pins);

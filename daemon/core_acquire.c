@@ -77,6 +77,10 @@ static radix_node claim_pages(core *c, const session *s, radix_node cur, const u
         kvt_status status = node_alloc(c, cur, tokens + at, n, page_bytes, &node);
         if (status != KVT_OK && status != KVT_EEXIST)
             break;
+        if (status == KVT_OK)
+            node_mark(c, node);
+        else if (!node_has_mark(c, node))
+            break; /* the place is taken by other contents, as one in 2^32 may be */
         n_claimed++;
         /* A page is pinned as soon as it is there: making room for the next must not take it. */
         radix_pin(c->tree, node);
@@ -112,6 +116,7 @@ static void lease_set_path(core *c, session *s, lease *l, const start *at, int c
     radix_match m;
     radix_find(c->tree, at->from, c->tokens, at->n_tokens, &m);
     c->counts.find_visits += m.visits;
+    spans_check_match(c, at->from, &m);
     uint32_t page_tokens = radix_page_tokens(c->tree, at->from);
     int held = is_held(c, at->from) && m.held == m.node;
     l->partial = RADIX_NONE;
@@ -189,6 +194,13 @@ void serve_acquire(core *c, request *rq) {
     if (at.before + at.n_tokens > r->max_tokens) {
         refuse(c, rq, KVT_ELIMIT, "a path of %u layer groups has at most %u tokens", r->n_groups,
                r->max_tokens);
+        return;
+    }
+    if (!spans_take(c, &req, at.before, at.n_tokens, at.kept_tokens)) {
+        refuse(
+            c, rq, KVT_EINVAL,
+            "spans must rise, not overlap, and lie in the path from the page on in which the new "
+            "tokens begin");
         return;
     }
     if (!l)

@@ -16,7 +16,7 @@ typedef struct audit {
     uint32_t *pins; /* [max_pages + max_roots + 1]: those that the leases hold */
     uint8_t *claimed;
     uint32_t n_hidden;
-    uint32_t n_announced;
+    uint32_t n_announced, n_marked;
     uint32_t *refs;     /* [max_pages], of pages: those of leases and jobs */
     radix_node *path;   /* scratch */
     const realm *realm; /* that is being walked */
@@ -122,6 +122,7 @@ static void audit_held(audit *a, radix_node node) {
     a->n_hidden += (uint32_t)radix_is_hidden(c->tree, node);
     int can_be_had = held && !is_flushed(c, node);
     a->n_announced += (uint32_t)can_be_had;
+    a->n_marked += (uint32_t)node_is_marked(c, node);
     if (can_be_had != (c->announced[node] != 0))
         fail(a, "node %u can be had = %d, announced as %llu", node, can_be_had,
              (unsigned long long)c->announced[node]);
@@ -318,6 +319,8 @@ static void audit_pages(audit *a) {
         a->n_announced -= c->announced[i] != 0;
     if (a->n_announced)
         fail(a, "pages that can be had and those announced differ by %u", a->n_announced);
+    if (a->n_marked != c->n_marked)
+        fail(a, "%u nodes are marked, counted %u", a->n_marked, c->n_marked);
     if (a->n_hidden != c->n_hidden)
         fail(a, "%u nodes are hidden, counted %u", a->n_hidden, c->n_hidden);
     if (a->n_held != c->n_held)

@@ -16,6 +16,7 @@ void page_drop(core *c, page_handle page) {
 
 void node_discard(core *c, radix_node node) {
     event_removed(c, node);
+    node_unmark(c, node);
     c->n_held -= (uint32_t)radix_is_held(c->tree, node);
     c->n_hidden -= (uint32_t)radix_is_hidden(c->tree, node);
     node_drop_pages(c, node);

@@ -205,7 +205,8 @@ static void drop_covered(core *c, radix_node node) {
     const uint32_t *tokens = radix_tokens(c->tree, node, &n_tokens);
     radix_node next = radix_next_sibling(c->tree, node);
     if (n_tokens == radix_page_tokens(c->tree, node) || next == RADIX_NONE ||
-        !radix_is_held(c->tree, next) || radix_is_hidden(c->tree, next))
+        !radix_is_held(c->tree, next) || radix_is_hidden(c->tree, next) ||
+        !nodes_marked_alike(c, node, next))
         return;
     const uint32_t *longer = radix_tokens(c->tree, next, &n_next);
     if (n_next > n_tokens && memcmp(tokens, longer, n_tokens * sizeof *tokens) == 0) {

@@ -234,7 +234,8 @@ void replace_short(core *c, radix_node node) {
             return;
         radix_node at = prev;
         prev = radix_prev_sibling(c->tree, at);
-        if (radix_is_held(c->tree, at) && !radix_is_busy(c->tree, at)) {
+        if (radix_is_held(c->tree, at) && !radix_is_busy(c->tree, at) &&
+            nodes_marked_alike(c, at, node)) {
             c->counts.pages_replaced++;
             node_discard(c, at);
         }

@@ -155,11 +155,14 @@ void record_of(core *c, page_handle page, core_record *ret_record) {
     ret_record->key = tier_key_child(&ret_record->parent, at->slot, tokens, n_tokens);
 }
 
-/* May it be written now? -1: never, since the page in front of it never will be. *ret_in_job: that
+/* May it be written now? -1: never, since the page in front of it never will be, or its tokens do
+ * not say what it is. *ret_in_job: that
  * one's place in the job, plus 1. */
 static int may_write(core *c, const core_job *job, page_handle page, uint32_t *ret_in_job) {
     const tier_page *at = tier_of(c, page);
     *ret_in_job = 0;
+    if (node_is_marked(c, page_get(c->pages, page)->node))
+        return -1;
     if (at->depth == 0)
         return 1;
     radix_node parent = radix_parent(c->tree, page_get(c->pages, page)->node);

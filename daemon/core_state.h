@@ -121,6 +121,13 @@ typedef struct pin {
     uint64_t hits;
 } pin;
 
+/* What the spans in a page stand for, see core_span.c. */
+typedef struct page_mark {
+    tier_key mark;
+    uint16_t first_row; /* of the first span; the page's tokens if there is none */
+    uint8_t is_marked;
+} page_mark;
+
 typedef struct waiter {
     uint32_t session; /* slot + 1; 0: free */
     uint16_t op;      /* WAIT, ACQUIRE (pages come up), SPILL */
@@ -252,6 +259,11 @@ struct core {
     uint32_t first_claim, last_claim; /* lease slot + 1: those who have promised pages */
 
     char events_path[KVT_WIRE_MAX_PATH + 1];
+    kvt_wire_span *spans; /* scratch: of the ACQUIRE that is served */
+    uint32_t n_spans;
+    page_mark *marks; /* [max_pages + max_realms + 1], by node */
+    uint32_t n_marked;
+
     uint64_t event_sequence, last_announced;
     uint64_t *announced;     /* [max_pages + 1], by node: number of its page; 0: cannot be had */
     uint8_t *announced_tier; /* [max_pages + 1]: the last that was told */
@@ -438,6 +450,21 @@ void event_added(core *c, radix_node node);   /* it is held from now on */
 void event_removed(core *c, radix_node node); /* before it goes; nothing if it was not announced */
 void event_moved(core *c, radix_node node);   /* node_tier may have changed */
 void serve_snapshot(core *c, request *rq);
+
+/* --- core_span.c --- */
+/* The spans of a request whose c->tokens[0 .. n_tokens) go on from token `before` of the path; the
+ * first n_kept of them are the tree's. 0: they are nonsense. */
+int spans_take(core *c, const kvt_acquire_req *req, uint32_t before, uint32_t n_tokens,
+               uint32_t n_kept);
+/* Page number `page` of the path, as the request's spans have it. */
+void mark_of_page(const core *c, uint32_t page, uint32_t page_tokens, page_mark *ret);
+void node_mark(core *c, radix_node node);          /* a new one, of the request's path */
+int node_has_mark(const core *c, radix_node node); /* that which the request's path has there */
+void node_unmark(core *c, radix_node node);        /* before it goes */
+int node_is_marked(const core *c, radix_node node);
+int nodes_marked_alike(const core *c, radix_node a, radix_node b);
+/* Cuts the match where contents differ although tokens do not. */
+void spans_check_match(const core *c, radix_node from, radix_match *m);
 
 /* --- core_flush.c --- */
 void serve_flush(core *c, request *rq);

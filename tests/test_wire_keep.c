@@ -132,7 +132,44 @@ static void test_events(void) {
                  0, 0, 0, ADDED));
 }
 
+static kvt_status rewrite_acquire_req(const uint8_t *body, size_t n, kvt_writer *w) {
+    kvt_acquire_req message;
+    kvt_status status = kvt_wire_get_acquire_req(body, n, &message);
+    if (status != KVT_OK)
+        return status;
+    uint32_t tokens[16];
+    CHECK(message.n_tokens <= 16);
+    if (message.n_tokens)
+        kvt_wire_get_tokens(message.tokens, message.n_tokens, tokens);
+    kvt_wire_put_acquire_req(w, &message);
+    kvt_wire_put_tokens(w, tokens, message.n_tokens);
+    for (uint32_t i = 0; i < message.n_spans; i++) {
+        kvt_wire_span span;
+        kvt_wire_get_span(message.spans, i, &span);
+        kvt_wire_put_span(w, &span);
+    }
+    return status;
+}
+
+/* The spans follow the tokens, as many as fit exactly. */
+static void test_spans(void) {
+    static uint8_t body[256];
+    static const uint32_t tokens[2] = {5, 6};
+    kvt_wire_span span = {.first_token = 1, .n_tokens = 1, .hash = {7, 8}};
+    kvt_acquire_req req = {.realm = 1, .flags = KVT_ACQUIRE_SPANS, .n_tokens = 2};
+    kvt_writer w = {.at = body, .room = sizeof body};
+    kvt_wire_put_acquire_req(&w, &req);
+    kvt_wire_put_tokens(&w, tokens, 2);
+    refuse_body("ACQUIRE without its spans", rewrite_acquire_req, body, w.n_bytes);
+    kvt_wire_put_span(&w, &span);
+    CHECK_EQ(rewrite_acquire_req(body, w.n_bytes, &(kvt_writer){.room = 0}), KVT_OK);
+    check_body("ACQUIRE with a span", rewrite_acquire_req, body, w.n_bytes);
+    kvt_wire_put_u8(&w, 0);
+    refuse_body("ACQUIRE with a part of a span", rewrite_acquire_req, body, w.n_bytes);
+}
+
 int main(void) {
+    test_spans();
     test_keep();
     test_events();
     printf("wire: all messages as written\n");

@@ -31,7 +31,7 @@ kvt_test(sim SOURCES sim/world.c sim/daemon.c sim/worker.c sim/keep.c
          sim/mirror.c sim/payload.c sim/disk.c LIBS kvt_core
          ARGS --count ${sim_seeds} TIMEOUT 400)
 kvt_test(sim_deep TARGET sim ARGS --seed 1000 --count 10000 LABELS slow TIMEOUT 3600)
-foreach(name kill cut death access flight share drift keep tiers spill)
+foreach(name kill cut death access flight share drift keep tiers spill spans)
     kvt_test(e2e_${name} SOURCES e2e/${name}.c e2e/e2e.c LIBS kvtrunk_static kvt_oracle
              LABELS e2e NEEDS kvtrunkd TIMEOUT 300)
     # The same with the arena on a GPU, which is a stand-in: cuda/README.md.
