@@ -167,6 +167,8 @@ static int may_write(core *c, const core_job *job, page_handle page, uint32_t *r
         return 1;
     radix_node parent = radix_parent(c->tree, page_get(c->pages, page)->node);
     page_handle before = node_page(c, parent, at->slot);
+    if (!before)
+        return -1; /* it has passed out of its group's window */
     uint32_t flags = tier_of(c, before)->flags;
     if (flags & TIER_NO_DISK)
         return -1;
@@ -238,8 +240,7 @@ static void write_start(core *c) {
 static void parent_is_gone(core *c, page_handle page) {
     radix_node parent = radix_parent(c->tree, page_get(c->pages, page)->node);
     page_handle before = node_page(c, parent, tier_of(c, page)->slot);
-    const tier_page *at = tier_of(c, before);
-    if (!(at->flags & TIER_ON_DISK))
+    if (!before || !(tier_of(c, before)->flags & TIER_ON_DISK))
         return;
     tier_set_flags(c, before, 0, TIER_ON_DISK);
     if (page_get(c->pages, before)->frame == PAGE_NO_FRAME && at->host_frame == PAGE_NO_FRAME)

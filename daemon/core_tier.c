@@ -302,7 +302,8 @@ static void withdraw_page(core *c, page_handle page) {
 /* What was flushed and is still leased must not be found after a restart. */
 void tier_withdraw(core *c, radix_node node) {
     for (uint32_t slot = 0, n = radix_slots(c->tree, node); c->tiers && slot < n; slot++)
-        withdraw_page(c, node_page(c, node, slot));
+        if (node_page(c, node, slot)) /* it may have passed out of its group's window */
+            withdraw_page(c, node_page(c, node, slot));
 }
 
 void tier_forget(core *c, uint32_t index) {
