@@ -243,7 +243,8 @@ static void parent_is_gone(core *c, page_handle page) {
     if (!before || !(tier_of(c, before)->flags & TIER_ON_DISK))
         return;
     tier_set_flags(c, before, 0, TIER_ON_DISK);
-    if (page_get(c->pages, before)->frame == PAGE_NO_FRAME && at->host_frame == PAGE_NO_FRAME)
+    if (page_get(c->pages, before)->frame == PAGE_NO_FRAME &&
+        tier_of(c, before)->host_frame == PAGE_NO_FRAME)
         page_lost(c, before);
     else
         tier_placed(c, before);
