@@ -173,3 +173,9 @@ kvt_test(e2e_tenants SOURCES e2e/tenants.c e2e/e2e.c LIBS kvtrunk_static kvt_ora
 # Who goes first: the policy with the tree, and `kvtrunk simulate` over the traces.
 kvt_test(test_policy SOURCES test_policy.c LIBS kvt_policy)
 kvt_test(test_policy_long TARGET test_policy ARGS 100 100000 LABELS slow TIMEOUT 1200)
+# Faults planted in the core, each of which the simulator must find.
+if(NOT KVT_SANITIZE)
+    kvt_script(sim_mutants SCRIPT sim/mutants.py TIMEOUT 900 LABELS unit
+               ARGS --root ${PROJECT_SOURCE_DIR} --build ${PROJECT_BINARY_DIR}
+                    --cc ${CMAKE_C_COMPILER})
+endif()

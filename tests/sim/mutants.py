@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+"""Plants faults in the core, one at a time, and sees the simulator find each within 200 seeds: a
+simulator that finds nothing proves nothing unless it could.
+
+    mutants.py [--root FOLDER] [--build FOLDER] [--cc CC] [--only WORD]
+
+A mutant is a change of a few places in one source of the daemon, which is compiled and linked with
+what the simulator of the build folder is made of.
+"""
+import argparse
+import glob
+import os
+import subprocess
+import sys
+import tempfile
+
+SEEDS = "200"
+LIMIT_S = 300
+FLAGS = ["-D_GNU_SOURCE", "-std=c17", "-O2", "-g", "-w"]
+
+MUTANTS = [
+    ("an unpinned page", "daemon/core_acquire.c",
+     [("        l->partial_tokens = m.partial_tokens;\n        radix_pin(c->tree, l->partial);\n",
+       "        l->partial_tokens = m.partial_tokens;\n")]),
+    ("a claim that is not handed over", "daemon/core_lease.c",
+     [("            node_set_filler(c, node, NONE);\n            c->wake = 1;\n",
+       "            c->wake = 1;\n")]),
+    ("a page that is visible before it is sealed", "daemon/core_seal.c",
+     [("static kvt_status copy_settle(core *c, const session *s, const core_job *job,"
+       " core_copy *copy) {\n    if (copy->status != KVT_OK) {",
+       "static kvt_status copy_settle(core *c, const session *s, const core_job *job,"
+       " core_copy *copy) {\n    if (copy->status != KVT_OK && copy->status != KVT_EINTERNAL) {"),
+      ("/* May this page of the message be taken? */\n",
+       "static kvt_status copy_settle(core *c, const session *s, const core_job *job,"
+       " core_copy *copy);\n"),
+      ("    c->realms[l->realm].n_jobs++;\n    c->env.submit(c->env.context, job);\n",
+       "    c->realms[l->realm].n_jobs++;\n"
+       "    for (uint32_t i = 0; i < job->n_copies; i++)\n"
+       "        copy_settle(c, s, job, &job->copies[i]);\n"
+       "    c->env.submit(c->env.context, job);\n")]),
+    ("a page that was flushed and can be had", "daemon/core_flush.c",
+     [("                radix_hide(c->tree, top);\n                c->n_hidden++;\n", "")]),
+    ("a page that goes and is not told of", "daemon/core_evict.c",
+     [("    event_removed(c, node);\n", "")]),
+    ("a pin that keeps nothing", "daemon/core_pin.c",
+     [("    radix_pin(c->tree, p->tail);\n", ""),
+      ("    p->number = 0;\n    node_unpin(c, p->tail);\n", "    p->number = 0;\n")]),
+]
+
+
+def build(arguments, folder, path, changes):
+    """The simulator with the changed source; its path, or None if a change has no place any more."""
+    with open(os.path.join(arguments.root, path), encoding="utf-8") as file:
+        text = file.read()
+    for old, new in changes:
+        if text.count(old) != 1:
+            return None
+        text = text.replace(old, new)
+    source, program = os.path.join(folder, "mutant.c"), os.path.join(folder, "sim")
+    with open(source, "w", encoding="utf-8") as file:
+        file.write(text)
+    objects = glob.glob(os.path.join(arguments.build, "tests/CMakeFiles/sim.dir/sim/*.o"))
+    archives = [os.path.join(arguments.build, name) for name in (
+        "daemon/libkvt_core.a", "daemon/libkvt_policy.a", "client/libkvt_wire.a",
+        "radix/libkvt_radix.a", "store/libkvt_store.a", "store/libkvt_tier.a",
+        "kernels/libkvt_kernels.a")]
+    subprocess.run([arguments.cc, *FLAGS, "-I" + arguments.root, source, *objects,
+                    "-Wl,--start-group", *filter(os.path.exists, archives), "-Wl,--end-group",
+                    "-lxxhash", "-lm", "-o", program], check=True)
+    return program
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--root", default=".")
+    parser.add_argument("--build", default="build")
+    parser.add_argument("--cc", default="cc")
+    parser.add_argument("--only", default="")
+    arguments = parser.parse_args()
+    failures = 0
+    for name, path, changes in MUTANTS:
+        if arguments.only not in name:
+            continue
+        with tempfile.TemporaryDirectory(prefix="kvtrunk-mutant-") as folder:
+            program = build(arguments, folder, path, changes)
+            if not program:
+                print(f"{name}: {path} has changed: the fault has no place any more")
+                failures += 1
+                continue
+            done = subprocess.run([program, "--count", SEEDS], capture_output=True, text=True,
+                                  timeout=LIMIT_S, check=False)
+            lines = (done.stderr or done.stdout).strip().splitlines() or ["a crash without a word"]
+            print(f"{name}: {'NOT FOUND' if done.returncode == 0 else 'found: ' + lines[0]}",
+                  flush=True)
+            failures += done.returncode == 0
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
