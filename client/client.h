@@ -229,6 +229,11 @@ uint64_t kvt_client_deadline(const kvt_client *c);
 kvt_status kvt_client_call(kvt_client *c, const kvt_request *request, uint64_t deadline_ms,
                            kvt_reply *ret_reply);
 
+/* As kvt_client_call, for a request that names a realm by number (0: the client's own). The number
+ * may have gone to another while the realm had no pages: then it is registered again. */
+kvt_status kvt_call_in_realm(kvt_client *c, const kvt_request *request, uint32_t realm,
+                             kvt_reply *ret_reply);
+
 /* One message there and back in the session s; nothing is repeated. */
 kvt_status kvt_client_exchange(kvt_client *c, const kvt_session *s, const kvt_request *request,
                                uint64_t deadline_ms, kvt_reply *ret_reply);

@@ -7,9 +7,8 @@ static uint32_t realm_of(uint32_t realm, const kvt_session *s) {
     return realm ? realm : s->realm;
 }
 
-/* The realm's number may have gone to another while this one had no pages: register again. */
-static kvt_status call_in_realm(kvt_client *c, const kvt_request *request, uint32_t realm,
-                                kvt_reply *ret_reply) {
+kvt_status kvt_call_in_realm(kvt_client *c, const kvt_request *request, uint32_t realm,
+                             kvt_reply *ret_reply) {
     uint64_t deadline_ms = kvt_client_deadline(c);
     kvt_status status = kvt_client_call(c, request, deadline_ms, ret_reply);
     if (status == KVT_ENOENT && realm == 0 && ret_reply->session.realm != 0) {
@@ -61,7 +60,7 @@ static kvt_status pin(kvt_client *c, const pin_args *args, kvt_pin_info *ret_inf
                            .context = args};
     kvt_reply reply;
     kvt_pin_rep rep;
-    kvt_status status = call_in_realm(c, &request, args->realm, &reply);
+    kvt_status status = kvt_call_in_realm(c, &request, args->realm, &reply);
     if (status != KVT_OK)
         return status;
     if (kvt_wire_get_pin_rep(reply.body, reply.n_body, &rep) != KVT_OK || rep.pin == 0 ||
@@ -137,7 +136,7 @@ static kvt_status flush(kvt_client *c, const flush_args *args, kvt_flush_info *r
                            .context = args};
     kvt_reply reply;
     kvt_flush_rep rep;
-    kvt_status status = call_in_realm(c, &request, args->realm, &reply);
+    kvt_status status = kvt_call_in_realm(c, &request, args->realm, &reply);
     if (status != KVT_OK)
         return status;
     if (kvt_wire_get_flush_rep(reply.body, reply.n_body, &rep) != KVT_OK)

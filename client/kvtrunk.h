@@ -722,6 +722,45 @@ kvt_status kvt_flush(kvt_client *client, kvt_flush_scope scope, uint32_t realm,
                      const uint32_t *tokens, size_t n_tokens, kvt_flush_info *ret_info);
 
 /* ------------------------------------------------------------------------------------------------
+ * Tiers: the arena, the host's memory, the disk
+ * ---------------------------------------------------------------------------------------------- */
+
+typedef struct kvt_prefetch_info {
+    uint32_t held_tokens;  /* leading tokens that are held, in whichever tier */
+    uint32_t ready_tokens; /* of these, leading tokens whose pages are in the arena now */
+} kvt_prefetch_info;
+
+/*
+ * Says that tokens[0 .. n_tokens) will be asked for soon: what of them is held in lower tiers is
+ * brought up into the arena, as far as there is room, and counts as used now. Does not wait, pins
+ * nothing: what was brought up may have to go again before it is asked for. ret_info may be NULL.
+ *
+ * Errors: as kvt_acquire.
+ */
+kvt_status kvt_prefetch(kvt_client *client, const uint32_t *tokens, size_t n_tokens,
+                        kvt_prefetch_info *ret_info);
+
+typedef struct kvt_spill_info {
+    uint64_t dirty_pages; /* that are not on disk yet; 0: all are, or there is no disk */
+    uint64_t disk_pages;  /* that are */
+} kvt_spill_info;
+
+/* Waits until every page of the tenant is on disk, at most for wait_ms: KVT_OK in both cases. The
+ * daemon writes all the time; this only waits. ret_info may be NULL. Errors: those of the
+ * connection. */
+kvt_status kvt_spill(kvt_client *client, uint32_t wait_ms, kvt_spill_info *ret_info);
+
+typedef struct kvt_verify_info {
+    uint64_t checked_pages; /* records on disk that were read and checked */
+    uint64_t corrupt_pages; /* of these, damaged: dropped, and forgotten when they are asked for */
+} kvt_verify_info;
+
+/* Reads and checks every record on disk, beside serving; at most for wait_ms. KVT_ETIMEDOUT: it
+ * goes on. KVT_ENOTSUP: there is no disk; KVT_EBUSY: another call checks already; KVT_EIO: the
+ * disk's process ended meanwhile. ret_info may be NULL. */
+kvt_status kvt_verify(kvt_client *client, uint32_t wait_ms, kvt_verify_info *ret_info);
+
+/* ------------------------------------------------------------------------------------------------
  * Reports
  * ---------------------------------------------------------------------------------------------- */
 

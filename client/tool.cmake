@@ -25,6 +25,7 @@ add_executable(kvtrunk_tool
     tool_sizes_plan.c
     tool_status.c
     tool_text.c
+    tool_tiers.c
     tool_tree.c
     tool_watch.c
     tool_worker.c

@@ -34,7 +34,8 @@ typedef struct tool_command {
 } tool_command;
 
 extern const tool_command tool_status, tool_tree, tool_sessions, tool_leases, tool_watch, tool_pin,
-    tool_unpin, tool_flush, tool_replay, tool_simulate, tool_sizes;
+    tool_unpin, tool_flush, tool_spill, tool_verify, tool_compact, tool_replay, tool_simulate,
+    tool_sizes;
 extern const tool_command tool_replay_worker; /* what replay starts */
 
 /*

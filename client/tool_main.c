@@ -7,8 +7,9 @@
 #include <string.h>
 
 static const tool_command *const commands[] = {
-    &tool_status, &tool_tree,  &tool_sessions, &tool_leases,   &tool_watch, &tool_pin,
-    &tool_unpin,  &tool_flush, &tool_replay,   &tool_simulate, &tool_sizes, &tool_replay_worker,
+    &tool_status,  &tool_tree,   &tool_sessions, &tool_leases, &tool_watch,
+    &tool_pin,     &tool_unpin,  &tool_flush,    &tool_spill,  &tool_verify,
+    &tool_compact, &tool_replay, &tool_simulate, &tool_sizes,  &tool_replay_worker,
 };
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 

@@ -44,6 +44,9 @@ typedef enum kvt_op {
     KVT_OP_PINS = 17,  /* reports, as TREE */
     KVT_OP_LEASES = 18,
     KVT_OP_SNAPSHOT = 19, /* the pages that can be had, in parts; where events are told */
+    KVT_OP_SPILL = 20,    /* answered when everything has been written down */
+    KVT_OP_VERIFY = 21,   /* answered when every record on disk has been checked */
+    KVT_OP_PREFETCH = 22, /* brings the pages of a prefix up, ahead of an ACQUIRE */
     KVT_N_OPS
 } kvt_op;
 
@@ -278,6 +281,30 @@ typedef struct kvt_flush_rep {
     uint32_t pins; /* that were ended */
 } kvt_flush_rep;
 
+/* SPILL, VERIFY. */
+typedef struct kvt_tiers_req {
+    uint32_t wait_ms;
+} kvt_tiers_req;
+
+typedef struct kvt_tiers_rep {
+    uint64_t pages_dirty; /* that wait to be copied down */
+    uint64_t pages_disk;
+    uint64_t checked; /* VERIFY: records; 0 with SPILL */
+    uint64_t corrupt; /* of these, damaged and dropped */
+} kvt_tiers_rep;
+
+/* PREFETCH: as ACQUIRE from a root. */
+typedef struct kvt_prefetch_req {
+    uint32_t realm;
+    uint32_t n_tokens;
+    const uint8_t *tokens;
+} kvt_prefetch_req;
+
+typedef struct kvt_prefetch_rep {
+    uint32_t held_tokens;  /* in whichever tier */
+    uint32_t ready_tokens; /* of these, in the arena now; the rest is on its way if there is room */
+} kvt_prefetch_rep;
+
 enum { KVT_EVENT_ADDED = 1, KVT_EVENT_REMOVED = 2, KVT_EVENT_MOVED = 3 };
 
 /* What happened to a page. A message of kind KVT_WIRE_EVENTS (op SNAPSHOT) has a u32 number of
@@ -396,6 +423,8 @@ void kvt_wire_put_pin_req(kvt_writer *w, const kvt_pin_req *req);   /* without t
 void kvt_wire_put_pin_rep(kvt_writer *w, const kvt_pin_rep *rep);
 void kvt_wire_put_flush_req(kvt_writer *w, const kvt_flush_req *req); /* without the tokens */
 void kvt_wire_put_flush_rep(kvt_writer *w, const kvt_flush_rep *rep);
+void kvt_wire_put_tiers_rep(kvt_writer *w, const kvt_tiers_rep *rep);
+void kvt_wire_put_prefetch_rep(kvt_writer *w, const kvt_prefetch_rep *rep);
 void kvt_wire_put_event(kvt_writer *w, const kvt_event *event, const uint32_t *tokens);
 void kvt_wire_put_snapshot_rep(kvt_writer *w, const kvt_snapshot_rep *rep); /* without pages */
 void kvt_wire_put_text_rep(kvt_writer *w, const char *text, size_t n_bytes);
@@ -430,6 +459,10 @@ kvt_status kvt_wire_get_pin_rep(const uint8_t *body, size_t n_bytes, kvt_pin_rep
 kvt_status kvt_wire_get_unpin_req(const uint8_t *body, size_t n_bytes, kvt_unpin_req *ret);
 kvt_status kvt_wire_get_flush_req(const uint8_t *body, size_t n_bytes, kvt_flush_req *ret);
 kvt_status kvt_wire_get_flush_rep(const uint8_t *body, size_t n_bytes, kvt_flush_rep *ret);
+kvt_status kvt_wire_get_tiers_req(const uint8_t *body, size_t n_bytes, kvt_tiers_req *ret);
+kvt_status kvt_wire_get_tiers_rep(const uint8_t *body, size_t n_bytes, kvt_tiers_rep *ret);
+kvt_status kvt_wire_get_prefetch_req(const uint8_t *body, size_t n_bytes, kvt_prefetch_req *ret);
+kvt_status kvt_wire_get_prefetch_rep(const uint8_t *body, size_t n_bytes, kvt_prefetch_rep *ret);
 kvt_status kvt_wire_get_snapshot_req(const uint8_t *body, size_t n_bytes, kvt_snapshot_req *ret);
 /* Without a look at its pages: kvt_wire_next_event has that. */
 kvt_status kvt_wire_get_snapshot_rep(const uint8_t *body, size_t n_bytes, kvt_snapshot_rep *ret);

@@ -317,6 +317,15 @@ static void serve(core *c, request *rq) {
     case KVT_OP_FLUSH:
         serve_flush(c, rq);
         break;
+    case KVT_OP_SPILL:
+        serve_spill(c, rq);
+        break;
+    case KVT_OP_VERIFY:
+        serve_verify(c, rq);
+        break;
+    case KVT_OP_PREFETCH:
+        serve_prefetch(c, rq);
+        break;
     case KVT_OP_STATUS:
     case KVT_OP_TREE:
     case KVT_OP_PINS:

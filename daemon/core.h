@@ -49,6 +49,7 @@ typedef enum core_job_kind {
     CORE_JOB_WRITE,     /* host frames to records on disk */
     CORE_JOB_READ,      /* records on disk to host frames */
     CORE_JOB_ERASE,     /* drop records on disk */
+    CORE_JOB_VERIFY,    /* read and check all records on disk */
 } core_job_kind;
 
 /* One page of a job. */
@@ -98,6 +99,7 @@ typedef struct core_job {
     /* all others */
     uint32_t n_copies;
     core_copy *copies;
+    uint64_t checked, corrupt; /* VERIFY: out */
     /* WRITE, READ, ERASE */
     core_record *records; /* [n_copies] */
     uint32_t realm;       /* number; all records of a job are of one realm; SEAL: the core's own */

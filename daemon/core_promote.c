@@ -250,3 +250,41 @@ uint32_t lease_lifting_end(const core *c, const lease *l) {
             return 0;
     return path_tokens(c, held);
 }
+
+/* --- PREFETCH ----------------------------------------------------------------------------------
+ */
+
+void serve_prefetch(core *c, request *rq) {
+    kvt_prefetch_req req;
+    kvt_status status = kvt_wire_get_prefetch_req(rq->body, rq->n_bytes, &req);
+    if (status == KVT_ELIMIT) {
+        refuse(c, rq, KVT_ELIMIT, "a path has at most %d tokens", KVT_MAX_REQUEST_TOKENS);
+        return;
+    }
+    if (status != KVT_OK) {
+        nonsense(c, rq->ticket.pipe);
+        return;
+    }
+    realm *r = realm_get(c, req.realm);
+    if (!r) {
+        refuse(c, rq, KVT_ENOENT, "realm %u is not known (any more); register it", req.realm);
+        return;
+    }
+    radix_match m;
+    kvt_wire_get_tokens(req.tokens, req.n_tokens, c->tokens);
+    radix_find(c->tree, r->root, c->tokens, req.n_tokens, &m);
+    c->counts.find_visits += m.visits;
+    radix_touch(c->tree, m.held, ++c->clock);
+    promote_path(c, m.held, m.partial);
+    /* As a lease on it would be told, if it were one. */
+    lease l = {.tail = m.held,
+               .partial = m.partial,
+               .partial_tokens = m.partial_tokens,
+               .realm = (uint32_t)(r - c->realms)};
+    kvt_prefetch_rep rep = {.held_tokens = path_tokens(c, m.held) + m.partial_tokens,
+                            .ready_tokens = lease_held_tokens(c, &l)};
+    kvt_writer w;
+    reply_start(c, &w);
+    kvt_wire_put_prefetch_rep(&w, &rep);
+    reply_finish(c, rq->ticket, rq->header.op, rq->header.number, &w);
+}

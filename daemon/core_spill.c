@@ -50,7 +50,7 @@ core_copy *tier_job_add(core *c, core_job *job, page_handle page, uint32_t flag)
 }
 
 void tier_job_submit(core *c, core_job *job) {
-    KVT_ASSERT(job->n_copies > 0 || job->kind == CORE_JOB_ERASE);
+    KVT_ASSERT(job->n_copies > 0 || job->kind == CORE_JOB_VERIFY);
     job->next = NULL;
     c->tiers->n_jobs++;
     c->env.submit(c->env.context, job);
@@ -329,6 +329,8 @@ void tier_job_done(core *c, core_job *job) {
     t->n_jobs--;
     if (job->kind == CORE_JOB_ERASE) {
         erase_done(c, job);
+    } else if (job->kind == CORE_JOB_VERIFY) {
+        verify_done(c, job);
     } else if (job->kind == CORE_JOB_UP || job->kind == CORE_JOB_READ) {
         promote_done(c, job);
     } else {

@@ -209,7 +209,9 @@ typedef struct tiers {
     uint32_t first_erase, n_erase;
     uint64_t disk_used; /* by records that are there, being written or not erased yet */
     int disk_up, disk_full;
-    int down_busy, write_busy, erase_busy; /* one job of each kind at a time */
+    int down_busy, write_busy, erase_busy, verify_busy; /* one job of each kind at a time */
+    kvt_status verify_status;                           /* of the last */
+    uint64_t checked, corrupt;
 
     int was_flushed; /* everything, while the scan is under way */
     uint32_t *found; /* by key: page index + 1, while the scan is under way */
@@ -509,8 +511,14 @@ core_copy *tier_job_add(core *c, core_job *job, page_handle page, uint32_t flag)
 void tier_job_submit(core *c, core_job *job);
 void tier_job_free(core *c, core_job *job);
 void record_of(core *c, page_handle page, core_record *ret_record);
-void serve_spill(core *c, request *rq);
 int spill_is_over(const core *c);
+
+/* --- core_tend.c: SPILL, VERIFY --- */
+void serve_spill(core *c, request *rq);
+void serve_verify(core *c, request *rq);
+void verify_done(core *c, const core_job *job);
+int tend_is_over(const core *c, const waiter *w);
+void reply_tend(core *c, const waiter *w);
 
 /* --- core_promote.c: upwards --- */
 /* Starts what brings the pages of a path up; returns whether any is on its way. */

@@ -88,6 +88,10 @@ static void waiter_unlink(core *c, uint32_t before, uint32_t slot) {
 
 static void waiter_answer(core *c, const waiter *w) {
     session *s = &c->sessions[w->session - 1];
+    if (w->lease == 0) {
+        reply_tend(c, w);
+        return;
+    }
     lease *l = lease_get(c, s, w->lease);
     if (l && w->op == KVT_OP_ACQUIRE)
         reply_acquire(c, w->ticket, w->number, l, w->first_page);
@@ -116,6 +120,8 @@ static void waiters_answer(core *c, int (*over)(core *c, const waiter *w, uint64
 
 static int over_by_event(core *c, const waiter *w, uint64_t now_ms) {
     (void)now_ms;
+    if (w->lease == 0)
+        return tend_is_over(c, w);
     lease *l = lease_get(c, &c->sessions[w->session - 1], w->lease);
     if (!l)
         return 1;

@@ -30,7 +30,7 @@ static void env_send(void *context, core_ticket ticket, const void *message, siz
 static void env_submit(void *context, core_job *job) {
     tenant *t = context;
     job->owner = t;
-    if (job->kind == CORE_JOB_WRITE || job->kind == CORE_JOB_READ || job->kind == CORE_JOB_ERASE)
+    if (job->kind >= CORE_JOB_WRITE)
         tier_disk_submit(t->disk, job);
     else
         jobs_submit(t->jobs, job);

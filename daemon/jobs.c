@@ -150,6 +150,7 @@ static void run_job(jobs *j, core_job *job) {
     case CORE_JOB_WRITE:
     case CORE_JOB_READ:
     case CORE_JOB_ERASE:
+    case CORE_JOB_VERIFY:
         break;
     }
     KVT_ASSERT(0); /* a job for the disk, or none at all */

@@ -41,6 +41,8 @@ static void on_done(void *context, disk_request *request) {
         job->records[i].serial = request->items[i].serial;
     }
     job->status = request->status;
+    job->checked = request->checked;
+    job->corrupt = request->deleted;
     s->next = d->free_slots;
     d->free_slots = s;
     core_job_done(d->core, job);
@@ -138,6 +140,7 @@ static void refuse_all(tier_disk *d) {
         core_job *next = job->next;
         for (uint32_t i = 0; i < job->n_copies; i++)
             job->copies[i].status = KVT_EIO;
+        job->status = KVT_EIO;
         core_job_done(d->core, job);
         job = next;
     }
@@ -209,11 +212,15 @@ static kvt_status name_realm(tier_disk *d, const core_job *job) {
     return status;
 }
 
+static int has_realm(const core_job *job) {
+    return job->kind == CORE_JOB_WRITE || job->kind == CORE_JOB_READ;
+}
+
 static kvt_status try_submit(tier_disk *d, core_job *job) {
     slot *s = d->free_slots;
     if (!s || !d->disk)
         return KVT_EBUSY;
-    if (job->kind != CORE_JOB_ERASE) {
+    if (has_realm(job)) {
         kvt_status status = name_realm(d, job);
         if (status != KVT_OK)
             return status;
@@ -221,10 +228,11 @@ static kvt_status try_submit(tier_disk *d, core_job *job) {
     for (uint32_t i = 0; i < job->n_copies; i++)
         item_of(job, i, &s->items[i]);
     s->job = job;
-    s->request = (disk_request){.kind = job->kind == CORE_JOB_WRITE  ? DISK_WRITE
-                                        : job->kind == CORE_JOB_READ ? DISK_READ
-                                                                     : DISK_DELETE,
-                                .realm = job->kind == CORE_JOB_ERASE ? DISK_NO_REALM : job->realm,
+    s->request = (disk_request){.kind = job->kind == CORE_JOB_WRITE   ? DISK_WRITE
+                                        : job->kind == CORE_JOB_READ  ? DISK_READ
+                                        : job->kind == CORE_JOB_ERASE ? DISK_DELETE
+                                                                      : DISK_VERIFY,
+                                .realm = has_realm(job) ? job->realm : DISK_NO_REALM,
                                 .n_items = job->n_copies,
                                 .items = s->items,
                                 .context = s};

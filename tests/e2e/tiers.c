@@ -98,6 +98,33 @@ static void all_again(const e2e_daemon *d) {
     e2e_worker_close(&w);
 }
 
+/* All is down, every record is right, and what is asked for ahead is there without waiting. */
+static void tend(const e2e_daemon *d, uint64_t on_disk) {
+    e2e_worker w;
+    uint32_t tokens[E2E_MAX_TOKENS];
+    kvt_spill_info spill;
+    kvt_verify_info verify;
+    kvt_prefetch_info ahead;
+    e2e_worker_open(&w, d, 1, 30000);
+    CHECK_EQ(kvt_spill(w.client, 30000, &spill), KVT_OK);
+    CHECK(spill.dirty_pages == 0 && spill.disk_pages == on_disk);
+    CHECK_EQ(kvt_verify(w.client, 60000, &verify), KVT_OK);
+    CHECK(verify.checked_pages == on_disk && verify.corrupt_pages == 0);
+    for (uint32_t p = 0; p < 20; p++) {
+        size_t n = prompt(p, tokens);
+        uint64_t asks = 0;
+        do
+            CHECK_EQ(kvt_prefetch(w.client, tokens, n, &ahead), KVT_OK);
+        while (ahead.ready_tokens < ahead.held_tokens && ++asks < 1000000);
+        CHECK_EQ(ahead.ready_tokens, ahead.held_tokens);
+        uint64_t before = e2e_count(d, "tokens_from_disk") + e2e_count(d, "tokens_from_host");
+        ask(&w, p);
+        CHECK_EQ(e2e_count(d, "tokens_from_disk") + e2e_count(d, "tokens_from_host"), before);
+    }
+    CHECK_EQ(kvt_prefetch(w.client, NULL, 0, NULL), KVT_OK);
+    e2e_worker_close(&w);
+}
+
 int main(int argc, char **argv) {
     int child = e2e_child_main(argc, argv, jobs);
     if (child >= 0)
@@ -132,6 +159,7 @@ int main(int argc, char **argv) {
         CHECK_MSG(e2e_count(&d, used[i]) > 0, "%s is 0", used[i]);
     CHECK_EQ(e2e_count(&d, "corrupt"), 0);
     uint64_t on_disk = e2e_count(&d, "pages_disk");
+    tend(&d, on_disk);
     CHECK(e2e_count(&d, "disk_used_bytes") <= 64u << 20);
     CHECK_EQ(e2e_stop(&d, SIGTERM), 0);
     e2e_start(&d, settings);

@@ -1,0 +1,155 @@
+/*
+ * tool_tiers.c - kvtrunk spill, kvtrunk verify, kvtrunk compact: what is on disk, and is it right?
+ */
+#include "client/tool.h"
+
+#include <cjson/cJSON.h>
+
+#define WAIT_OPTION(to)                                                                            \
+    {                                                                                              \
+        .name = "wait", .value = "MS", .number = (to), .low = 0, .high = 3600 * 1000,              \
+        .help = "give up after so long (600000)"                                                   \
+    }
+
+/* Reads the options that these commands share, and connects. */
+static int begin(const tool_command *self, int argc, char **argv, const char *name, int *ret_json,
+                 uint64_t *ret_wait_ms, kvt_client **ret_client) {
+    const char *socket = NULL;
+    int n;
+    const tool_option options[] = {
+        WAIT_OPTION(ret_wait_ms),
+        {.name = "json", .flag = ret_json, .help = "one JSON object"},
+        {.name = "socket", .value = "PATH", .text = &socket, .help = TOOL_SOCKET_HELP},
+        {0}};
+    *ret_wait_ms = 600000;
+    int code = tool_options(self, argc, argv, options, NULL, 0, &n);
+    return code == TOOL_OK ? tool_connect(socket, name, ret_client) : code;
+}
+
+static int run_spill(const tool_command *self, int argc, char **argv) {
+    kvt_client *client = NULL;
+    kvt_spill_info info;
+    uint64_t wait_ms;
+    int json = 0, code = begin(self, argc, argv, "kvtrunk spill", &json, &wait_ms, &client);
+    if (code != TOOL_OK)
+        return code;
+    kvt_status status = kvt_spill(client, (uint32_t)wait_ms, &info);
+    if (status != KVT_OK) {
+        code = tool_failed(status);
+    } else if (json) {
+        printf("{\"disk_pages\":%llu,\"dirty_pages\":%llu}\n", (unsigned long long)info.disk_pages,
+               (unsigned long long)info.dirty_pages);
+    } else {
+        printf("%s pages are on disk", tool_number(info.disk_pages));
+        printf(info.dirty_pages ? ", %s are not yet\n" : "\n", tool_number(info.dirty_pages));
+    }
+    if (status == KVT_OK && info.dirty_pages)
+        code = TOOL_FAILED;
+    kvt_close(client);
+    return code;
+}
+
+static int run_verify(const tool_command *self, int argc, char **argv) {
+    kvt_client *client = NULL;
+    kvt_verify_info info;
+    uint64_t wait_ms;
+    int json = 0, code = begin(self, argc, argv, "kvtrunk verify", &json, &wait_ms, &client);
+    if (code != TOOL_OK)
+        return code;
+    kvt_status status = kvt_verify(client, (uint32_t)wait_ms, &info);
+    if (status != KVT_OK) {
+        code = tool_failed(status);
+    } else if (json) {
+        printf("{\"checked_pages\":%llu,\"corrupt_pages\":%llu}\n",
+               (unsigned long long)info.checked_pages, (unsigned long long)info.corrupt_pages);
+    } else {
+        printf("%s pages were read from disk and checked", tool_number(info.checked_pages));
+        printf(info.corrupt_pages ? "; %s were damaged and were dropped\n" : ": all are right\n",
+               tool_number(info.corrupt_pages));
+    }
+    if (status == KVT_OK && info.corrupt_pages)
+        code = TOOL_FAILED;
+    kvt_close(client);
+    return code;
+}
+
+static uint64_t member(const cJSON *disk, const char *name) {
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(disk, name);
+    return cJSON_IsNumber(item) ? (uint64_t)item->valuedouble : 0;
+}
+
+static void print_use(const cJSON *disk) {
+    uint64_t used = member(disk, "file_used_bytes"), size = member(disk, "file_bytes");
+    uint64_t pages = member(disk, "page_bytes"), stored = member(disk, "stored_bytes");
+    printf("records   %s\n", tool_number(member(disk, "records")));
+    printf("pages     %s as the arena has them\n", tool_size(pages));
+    printf("stored    %s", tool_size(stored));
+    printf(pages ? ", %.1f %% of that\n" : "\n",
+           pages ? 100.0 * (double)stored / (double)pages : 0);
+    printf("used      %s of the file", tool_size(used));
+    printf(used ? ", %.1f %% of it pages\n" : "\n",
+           used ? 100.0 * (double)stored / (double)used : 0);
+    printf("file      %s", tool_size(size));
+    printf(", at most %s\n", tool_size(member(disk, "budget_bytes")));
+    printf("free      %s in the file, used again before it grows\n",
+           tool_size(size > used ? size - used : 0));
+}
+
+static int run_compact(const tool_command *self, int argc, char **argv) {
+    kvt_client *client = NULL;
+    char *text = NULL;
+    uint64_t wait_ms;
+    int json = 0, code = begin(self, argc, argv, "kvtrunk compact", &json, &wait_ms, &client);
+    if (code != TOOL_OK)
+        return code;
+    kvt_status status = kvt_status_json(client, &text);
+    cJSON *root = status == KVT_OK ? cJSON_Parse(text) : NULL;
+    const cJSON *disk = cJSON_GetObjectItemCaseSensitive(root, "disk");
+    char *line = disk && json ? cJSON_PrintUnformatted(disk) : NULL;
+    if (status != KVT_OK)
+        code = tool_failed(status);
+    else if (!disk)
+        code = tool_fail(TOOL_FAILED, "compact: the daemon has no disk tier (disk_dir)");
+    else if (json)
+        printf("%s\n", line ? line : "{}");
+    else
+        print_use(disk);
+    cJSON_free(line);
+    cJSON_Delete(root);
+    kvt_free(text);
+    kvt_close(client);
+    return code;
+}
+
+const tool_command tool_spill = {
+    .name = "spill",
+    .operands = "",
+    .summary = "wait until every page is on disk",
+    .about =
+        "The daemon writes sealed pages to disk all the time; this waits until it is through.\n"
+        "Exit code 1: some are not written yet.\n",
+    .examples = "  kvtrunk spill\n"
+                "  kvtrunk spill --wait 10000 --json\n",
+    .run = run_spill,
+};
+
+const tool_command tool_verify = {
+    .name = "verify",
+    .operands = "",
+    .summary = "read and check every page on disk",
+    .about = "Beside serving. Pages that are damaged are dropped. Exit code 1: there were some.\n",
+    .examples = "  kvtrunk verify\n"
+                "  kvtrunk verify --json\n",
+    .run = run_verify,
+};
+
+const tool_command tool_compact = {
+    .name = "compact",
+    .operands = "",
+    .summary = "how well the file on disk is used",
+    .about = "Room of pages that went is used again inside the file, which never grows beyond its\n"
+             "budget; so there is nothing to be done, and this only reports.\n",
+    .examples = "  kvtrunk compact\n"
+                "  kvtrunk compact --json\n",
+    .run = run_compact,
+};
