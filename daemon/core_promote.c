@@ -274,7 +274,8 @@ void serve_prefetch(core *c, request *rq) {
     kvt_wire_get_tokens(req.tokens, req.n_tokens, c->tokens);
     radix_find(c->tree, r->root, c->tokens, req.n_tokens, &m);
     c->counts.find_visits += m.visits;
-    radix_touch(c->tree, m.held, ++c->clock);
+    radix_touch(c->tree, m.held,
+                policy_key_now(c->policy)); /* it will be used: it stays till then */
     promote_path(c, m.held, m.partial);
     /* As a lease on it would be told, if it were one. */
     lease l = {.tail = m.held,
