@@ -429,7 +429,8 @@ kvt_status kvt_decode(kvt_lease *lease, size_t first_token, size_t n_tokens, uin
  * `from` is the worker's own KV of all layers for the WHOLE page: token 0 of the layout is the
  * page's first token. If the leading rows of the page are held (a shared page that goes on
  * differently), they are copied as encoded bytes from there and `from` is read only for the rest:
- * copy-on-write.
+ * copy-on-write. Under a codec set that loses bits the first 4 tokens of a path are kept as they
+ * are: models attend to them more than to any others.
  *
  * Pages may be encoded in any order, by several threads for several leases; nothing is visible to
  * anybody before kvt_seal. An encoded page that is not sealed is dropped with the lease.

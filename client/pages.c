@@ -266,7 +266,9 @@ static kvt_status encode_into(const kvt_lease *lease, uint32_t page, uint32_t gr
     /* Nothing to keep: all of it from the worker. Or it is in too many pieces already: then too,
      * but raw, since the worker has the rows that are held as they were decoded, and to encode them
      * again would lose once more. */
-    if (status == KVT_ELIMIT)
+    if (status == KVT_ELIMIT && page == 0 && !keeps)
+        status = kvt_page_encode_first(shape, n_rows, from, to, room, ret_bytes);
+    else if (status == KVT_ELIMIT)
         status = kvt_page_encode(keeps ? &lease->client->raw_shapes[group] : shape, n_rows, from,
                                  to, room, ret_bytes);
     return status == KVT_OK ? KVT_OK : kvt_error_plain(status);

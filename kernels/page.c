@@ -99,10 +99,10 @@ static bool encode_segment(writer *w, const kvt_layout *from) {
     return true;
 }
 
-/* Adds a segment of `rows` rows, coded if the codecs take every element, raw if not. */
-static kvt_status write_segment(writer *w, uint32_t rows, const kvt_layout *from) {
+/* Adds a segment of `rows` rows, coded if the codecs take every element, raw if not, or if raw. */
+static kvt_status write_segment(writer *w, uint32_t rows, const kvt_layout *from, int raw) {
     kvt_page_header before = w->header;
-    for (int raw = 0; raw < 2; raw++) {
+    for (; raw < 2; raw++) {
         w->header = before;
         kvt_page_header_add(w->shape, &w->header, rows, raw);
         if (!writer_has_room(w))
@@ -120,7 +120,37 @@ kvt_status kvt_page_encode(const kvt_page_shape *shape, uint32_t rows, const kvt
     writer w;
     writer_init(&w, shape, to, to_bytes);
     w.header.list = kvt_coded_ranges(shape);
-    kvt_status status = write_segment(&w, rows, from);
+    kvt_status status = write_segment(&w, rows, from, 0);
+    if (status == KVT_OK)
+        writer_end(&w, ret_bytes);
+    return status;
+}
+
+/* Does some codec lose bits? fp8s does not: its elements are what the engine holds. */
+static bool loses_bits(const kvt_page_shape *shape) {
+    for (uint32_t i = 0; i < shape->n_ranges; i++)
+        for (int p = 0; p < 2; p++) {
+            uint8_t codec = shape->ranges[i].codec[p];
+            if (codec != KVT_CODEC_RAW16 && codec != KVT_CODEC_FP8S_E4M3 &&
+                codec != KVT_CODEC_FP8S_E5M2)
+                return true;
+        }
+    return false;
+}
+
+kvt_status kvt_page_encode_first(const kvt_page_shape *shape, uint32_t rows, const kvt_layout *from,
+                                 void *to, size_t to_bytes, size_t *ret_bytes) {
+    uint32_t raw_rows = rows < KVT_PAGE_SINK_ROWS ? rows : KVT_PAGE_SINK_ROWS;
+    if (!loses_bits(shape))
+        return kvt_page_encode(shape, rows, from, to, to_bytes, ret_bytes);
+    if (rows < 1 || rows > shape->page_tokens || !layout_makes_sense(from))
+        return KVT_EINVAL;
+    writer w;
+    writer_init(&w, shape, to, to_bytes);
+    w.header.list = kvt_coded_ranges(shape);
+    kvt_status status = write_segment(&w, raw_rows, from, 1);
+    if (status == KVT_OK && rows > raw_rows)
+        status = write_segment(&w, rows - raw_rows, from, 0);
     if (status == KVT_OK)
         writer_end(&w, ret_bytes);
     return status;
@@ -208,7 +238,7 @@ kvt_status kvt_page_encode_cow(const kvt_page_shape *shape, const void *page, si
     if (rows > keep_rows) {
         if (w.header.n_segments == KVT_PAGE_MAX_SEGMENTS)
             return KVT_ELIMIT;
-        status = write_segment(&w, rows - keep_rows, from);
+        status = write_segment(&w, rows - keep_rows, from, 0);
     }
     if (status == KVT_OK)
         writer_end(&w, ret_bytes);

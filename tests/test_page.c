@@ -435,6 +435,55 @@ static void test_cow_keeps(void) {
     kv_free(&to);
 }
 
+/* Numbers from .125 to 2, of both signs: every codec takes them. */
+static void fill_numbers(kv_kit *kit) {
+    KV_FOR_ROWS(kit, p, l, h, t) {
+        uint16_t *row = kv_row(kit, p, l, h, t);
+        for (uint32_t d = 0; d < kit->geometry.head_dim[p]; d++)
+            row[d] =
+                (uint16_t)((0x3000 + check_below(&seed, 0x1000)) | check_below(&seed, 2) << 15);
+    }
+}
+
+/* A path's first page keeps its first rows, and codes the others as if they were alone. */
+static void test_first_page(void) {
+    kvt_geometry g;
+    kvt_geometry_init(&g, 2, 3, 64, 32);
+    kvt_page_shape shape;
+    CHECK_EQ(kvt_page_shape_init(&g, 0, "i4", NULL, 0, &shape), KVT_OK);
+    kv_kit from = kv_new(&g, 2, 32, KV_GAPS), to = kv_new(&g, 2, 32, KV_TOKEN_MAJOR);
+    kv_kit rest = kv_new(&g, 2, 32, KV_TOKEN_MAJOR);
+    size_t room = kvt_page_max_bytes(&shape), bytes, rest_bytes;
+    void *page = page_new(room);
+    const uint32_t counts[] = {1, 3, 4, 5, 31, 32};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        uint32_t n = counts[i], raw = n < 4 ? n : 4, rows;
+        kvt_page_info info;
+        fill_numbers(&from);
+        CHECK_EQ(kvt_page_encode_first(&shape, n, &from.layout, page, room, &bytes), KVT_OK);
+        CHECK_EQ(kvt_page_check(&shape, page, bytes, 1, &rows), KVT_OK);
+        kvt_page_get(page, &info);
+        CHECK(rows == n && info.n_segments == (n > 4 ? 2 : 1) && info.segment_rows[0] == raw);
+        CHECK_EQ(kvt_page_decode(&shape, page, bytes, 0, n, 0, 2, &to.layout), KVT_OK);
+        CHECK(kv_equal(&to, 0, 0, &from, 0, 0, 2, raw));
+        CHECK_EQ(kvt_page_encode_first(&shape, n, &from.layout, page, bytes - 1, &bytes),
+                 KVT_ELIMIT);
+        if (n <= 4)
+            continue;
+        kvt_layout behind = from.layout;
+        for (int p = 0; p < 2; p++)
+            behind.part[p] = (uint8_t *)behind.part[p] + 4 * behind.token_stride_bytes[p];
+        CHECK_EQ(kvt_page_encode(&shape, n - 4, &behind, page, room, &rest_bytes), KVT_OK);
+        CHECK_EQ(kvt_page_decode(&shape, page, rest_bytes, 0, n - 4, 0, 2, &rest.layout), KVT_OK);
+        CHECK(kv_equal(&to, 0, 4, &rest, 0, 0, 2, n - 4));
+        CHECK(!kv_equal(&to, 0, 4, &from, 0, 4, 2, n - 4));
+    }
+    free(page);
+    kv_free(&from);
+    kv_free(&to);
+    kv_free(&rest);
+}
+
 /* ------------------------------------------------------------------------------------------------
  * Hostile bytes
  * ---------------------------------------------------------------------------------------------- */
@@ -659,6 +708,7 @@ int main(void) {
         cow_chain(&g, (kv_style)i);
     }
     test_cow_keeps();
+    test_first_page();
     test_flipped_bytes();
     test_forged_headers();
     test_too_many_rows();

@@ -76,11 +76,12 @@ static void pass_codec(const bench *b, const variant *v) {
         size_t room = kvt_page_max_bytes(shape), n_bytes;
         void *page = aligned_alloc(KVT_PAGE_ALIGN_BYTES, room);
         CHECK(page);
-        for (uint32_t token = v->n_raw, rows; token < HALF; token += rows) {
-            rows = PAGE - token % PAGE;
+        for (uint32_t token = 0; token < HALF; token += PAGE) {
             layout_of(b, b->passed, cache, token, &layout);
-            CHECK(kvt_page_encode(shape, rows, &layout, page, room, &n_bytes) == KVT_OK);
-            CHECK(kvt_page_decode(shape, page, n_bytes, 0, rows, 0, shape->n_layers, &layout) ==
+            /* As kvt_encode does. */
+            CHECK((token ? kvt_page_encode : kvt_page_encode_first)(shape, PAGE, &layout, page,
+                                                                    room, &n_bytes) == KVT_OK);
+            CHECK(kvt_page_decode(shape, page, n_bytes, 0, PAGE, 0, shape->n_layers, &layout) ==
                   KVT_OK);
         }
         free(page);
@@ -350,9 +351,9 @@ static int takes(char **name, const char *word) {
     return found;
 }
 
-/* A list of names, with blanks between: "i8", "k:i8k,v:w4v", "half:q4_0", "all:q8_0". In front of a
- * codec or half: "sink:" leaves the first tokens raw, "centred:" takes each channel's mean over a
- * page out of K, and puts it back. */
+/* A list of names, with blanks between: "i8", "k:i8k,v:w4v", "half:q4_0", "all:q8_0". In front of
+ * these: "sink:" leaves the first tokens raw for a half too, "centred:" takes each channel's mean
+ * over a page out of K, and puts it back. */
 static void add_variants(bench *b, const char *names) {
     char *copy = strdup(names), *rest = copy;
     CHECK(copy);
@@ -367,7 +368,7 @@ static void add_variants(bench *b, const char *names) {
             add_codec(b, name);
         variant *v = &b->variants[b->n_variants - 1];
         v->name = whole;
-        v->n_raw = sink ? SINK : 0;
+        v->n_raw = sink || v->how == CODEC ? SINK : 0;
         v->centred = centred;
         if (centred) /* a mean for each channel of K */
             v->bits += 16.0 / PAGE / 2;

@@ -11,6 +11,8 @@ Checks, in this order; each starts a daemon of its own:
                and they are not, where llama.cpp took another path (so the comparison can fail)
     window     a model with sliding-window layers, of which only the window is kept: equal but for
                the order in which llama.cpp adds up
+    tiers      the same bits from pages that went to disk and came up, and after the daemon was
+               started anew, once in order and once after it was killed
     flight     four workers at once on one prefix of 2,000 tokens: it is computed once
     kills      a worker killed in its prefill, the daemon killed in a prefill, no daemon, the daemon
                back: the others go on, and their logits are bit-equal to those of a worker alone
@@ -184,10 +186,10 @@ class Crew:
                 worker.end()
 
 
-def probe(command, which, *more):
+def probe(command, which, *more, text=None):
     """The lines that the probe prints, as objects."""
     arguments = [built("tests", "probe"), command, "--model", model(which), "--text",
-                 os.path.join(folder, "text"), *[str(m) for m in more]]
+                 text or os.path.join(folder, "text"), *[str(m) for m in more]]
     done = subprocess.run(arguments, stdout=subprocess.PIPE, text=True, check=False)
     check(done.returncode == 0, *arguments, "gave", done.returncode)
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -302,6 +304,47 @@ def window():
         check(0 < difference < 3 * usual, "logits differ by", difference, "not by about", usual)
         print(f"    window only: bit-equal behind 1000 tokens; behind 2000 logits differ by at most "
               f"{difference:.2f}; llama.cpp's own, with the window and with all kept, by {usual:.2f}")
+
+
+def tiers():
+    cases = [(SMOLLM2, 500), (GEMMA, 500)] if options.long else [(SMOLLM2, 500)]
+    others_texts = [os.path.join(folder, f"other{i}") for i in range(3)]
+    for i, path in enumerate(others_texts):
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(whole_text()[10000 * (i + 1):])
+    places = [os.path.join(folder, place) for place in ("warm", "cold")]
+    for place in places:
+        os.makedirs(place, exist_ok=True)
+    for which, prefix in cases:
+        probe("cold", which, "--list", prefix, "--out", places[1])
+        disk = os.path.join(folder, "disk")
+        shutil.rmtree(disk, ignore_errors=True)
+        with Daemon("arena=24MiB", "disk_dir=" + disk, "disk=1GiB") as daemon:
+
+            def is_same(when):
+                def loaded():
+                    line = probe("warm", which, "--socket", daemon.socket, "--list", prefix, "--out",
+                                 places[0])[0]
+                    return line["loaded"] == prefix
+                until(loaded, f"all pages back {when}")
+                check(logits("warm", prefix) == logits("cold", prefix), which, "logits differ", when)
+                came = daemon.counts()["tokens_from_disk"] + daemon.counts()["tokens_from_host"]
+                check(came >= prefix - 64, "only", came, "tokens came from below", when)
+                print(f"    {which}: bit-equal behind {prefix} tokens {when}")
+
+            probe("seed", which, "--socket", daemon.socket, "--prefix", prefix)
+            pages = -(-prefix // 64)
+            until(lambda: daemon.counts()["pages_disk"] >= pages, "all pages on disk")
+            # Three times 800 other tokens are twice the arena: the first pages have to leave it.
+            for others in others_texts:
+                probe("seed", which, "--socket", daemon.socket, "--prefix", 800, text=others)
+            is_same("after they went to disk")
+            daemon.end()
+            daemon.start()
+            is_same("after a restart")
+            daemon.end(signal.SIGKILL)
+            daemon.start()
+            is_same("after the daemon was killed")
 
 
 def flight():
@@ -442,7 +485,7 @@ def codecs():
 
 # ------------------------------------------------------------------------------------------ main
 
-CHECKS = {c.__name__: c for c in (realm, bits, window, flight, kills, prompts, first, codecs)}
+CHECKS = {c.__name__: c for c in (realm, bits, window, tiers, flight, kills, prompts, first, codecs)}
 
 
 def main():
