@@ -17,13 +17,18 @@ typedef struct heap {
     uint32_t n;
 } heap;
 
+/* Asked for later; of what is asked for together the deeper one, which has the higher number. */
+static int is_later(const heap *h, uint32_t a, uint32_t b) {
+    return h->next[a] > h->next[b] || (h->next[a] == h->next[b] && a > b);
+}
+
 static void put(heap *h, uint32_t place, uint32_t page) {
     h->pages[place] = page;
     h->places[page] = place + 1;
 }
 
 static void settle(heap *h, uint32_t place, uint32_t page) {
-    while (place > 0 && h->next[h->pages[(place - 1) / 2]] < h->next[page]) {
+    while (place > 0 && is_later(h, page, h->pages[(place - 1) / 2])) {
         put(h, place, h->pages[(place - 1) / 2]);
         place = (place - 1) / 2;
     }
@@ -31,9 +36,9 @@ static void settle(heap *h, uint32_t place, uint32_t page) {
         uint64_t below = 2 * (uint64_t)place + 1;
         if (below >= h->n)
             break;
-        if (below + 1 < h->n && h->next[h->pages[below + 1]] > h->next[h->pages[below]])
+        if (below + 1 < h->n && is_later(h, h->pages[below + 1], h->pages[below]))
             below++;
-        if (h->next[h->pages[below]] <= h->next[page])
+        if (!is_later(h, h->pages[below], page))
             break;
         put(h, place, h->pages[below]);
         place = (uint32_t)below;
@@ -62,7 +67,7 @@ static void ask(heap *h, uint32_t room, uint32_t page, uint32_t next, sim_result
     if (next == NEVER || room == 0)
         return;
     if (h->n == room) {
-        if (h->next[h->pages[0]] <= next)
+        if (!is_later(h, h->pages[0], page))
             return;
         take_out(h, h->pages[0]);
         result->evictions++;

@@ -16,7 +16,7 @@ static uint32_t power_at_least(uint32_t n) {
 }
 
 static uint32_t memory_slots(policy_rule rule, uint32_t max_pages) {
-    return rule == POLICY_LRU ? 0 : 2 * power_at_least(max_pages);
+    return rule == POLICY_LRU ? 0 : 8 * power_at_least(max_pages);
 }
 
 size_t policy_bytes(policy_rule rule, uint32_t max_pages) {

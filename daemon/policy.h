@@ -17,7 +17,7 @@
  * are alike this is LRU, page for page.
  *
  * What it remembers is bounded: eight bytes a page; a table of what was evicted, so that a prefix
- * that comes back is not taken for a new one (2 to 4 bytes a page); and a sample of at most 16,384
+ * that comes back is not taken for a new one (8 to 16 bytes a page); and a sample of at most 16,384
  * prefixes, evicted ones too, from which the worths are learned. Prefixes are compared there by
  * 32-bit hashes: a chance match keeps a page too long or too short, and decides nothing else.
  *

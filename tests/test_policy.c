@@ -310,7 +310,7 @@ static void test_limits(void) {
     CHECK_EQ(policy_init(memory, 1000, POLICY_WORTH, 0, &p), KVT_EINVAL);
     CHECK_EQ(policy_init(memory, 1000, POLICY_WORTH, 10, &p), KVT_ELIMIT);
     size_t one = policy_bytes(POLICY_WORTH, 1 << 20), two = policy_bytes(POLICY_WORTH, 2 << 20);
-    CHECK(two - one <= (size_t)12 << 20);
+    CHECK(two - one <= (size_t)16 << 20);
     CHECK(policy_bytes(POLICY_LRU, 1 << 20) < one - ((size_t)8 << 20));
     policy_rule rule;
     CHECK(policy_of_name("lru", &rule) && rule == POLICY_LRU);
