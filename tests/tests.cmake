@@ -178,6 +178,7 @@ if(NOT KVT_SANITIZE)
     kvt_script(sim_mutants SCRIPT sim/mutants.py TIMEOUT 900 LABELS unit
                ARGS --root ${PROJECT_SOURCE_DIR} --build ${PROJECT_BINARY_DIR}
                     --cc ${CMAKE_C_COMPILER})
+endif()
 if(NOT KVT_SANITIZE) # the counting in Python would be what takes the time
     kvt_script(simulate SCRIPT simulate.py TIMEOUT 300)
     kvt_script(simulate_long SCRIPT simulate.py ARGS --long LABELS slow TIMEOUT 3600)
