@@ -260,7 +260,13 @@ static void write_done(core *c, core_copy *copy, const core_record *record) {
         if (at->flags & TIER_NO_DISK && page_get(c->pages, copy->page)->node != RADIX_NONE)
             tier_withdraw(c, page_get(c->pages, copy->page)->node);
     } else {
-        tier_set_flags(c, copy->page, copy->status == KVT_EEXIST ? TIER_NO_DISK : 0, TIER_WRITING);
+        uint32_t set = copy->status == KVT_EEXIST ? TIER_NO_DISK : 0;
+        /* Nobody knows whether it was written: it is written anew, or erased with the page. */
+        if (copy->status == KVT_EIO && record->serial != 0) {
+            at->serial = record->serial;
+            set = TIER_STALE_RECORD;
+        }
+        tier_set_flags(c, copy->page, set, TIER_WRITING);
         t->disk_full |= copy->status == KVT_EFULL;
         t->disk_up &= copy->status != KVT_EIO;
         c->counts.tier_errors += copy->status == KVT_EIO;
