@@ -717,7 +717,11 @@ typedef struct kvt_flush_info {
  * nothing more, and what it seals goes when it is let go. realm, tokens: as kvt_pin; with
  * KVT_FLUSH_TENANT realm must be 0, and only KVT_FLUSH_PREFIX takes tokens.
  *
- * Errors: KVT_ENOENT (no such realm), KVT_EINVAL, and those of the connection.
+ * With a disk tier it returns when the disk has forgotten them, too, so that no restart brings them
+ * back. KVT_EIO: nobody gets them, but the disk has not in time: flush again.
+ *
+ * Errors: KVT_ENOENT (no such realm), KVT_EINVAL, KVT_EIO, KVT_EBUSY (many wait for the disk), and
+ * those of the connection.
  */
 kvt_status kvt_flush(kvt_client *client, kvt_flush_scope scope, uint32_t realm,
                      const uint32_t *tokens, size_t n_tokens, kvt_flush_info *ret_info);

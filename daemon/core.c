@@ -404,6 +404,8 @@ void core_job_done(core *c, core_job *job) {
             stage_job_done(c, job);
     }
     waiters_wake(c);
+    if (c->n_flushes)
+        flushes_tick(c, c->env.now_ms(c->env.context));
     tiers_pump(c);
 }
 
@@ -415,6 +417,8 @@ uint64_t core_tick(core *c) {
     waiters_wake(c);
     uint64_t due = sessions_due < waiters_due ? sessions_due : waiters_due;
     due = due < pins_due ? due : pins_due;
+    uint64_t flushes_due = flushes_tick(c, now_ms);
+    due = due < flushes_due ? due : flushes_due;
     return due < claims_due ? due : claims_due;
 }
 

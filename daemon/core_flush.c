@@ -150,6 +150,81 @@ static void flush_unfound(core *c, realm *r) {
         c->tiers->was_flushed = 1;
 }
 
+static void reply_flush(core *c, core_ticket ticket, uint64_t number, const kvt_flush_rep *rep) {
+    kvt_writer w;
+    reply_start(c, &w);
+    kvt_wire_put_flush_rep(&w, rep);
+    reply_finish(c, ticket, KVT_OP_FLUSH, number, &w);
+}
+
+/* Has every job ended that was under way, up to this one? */
+static int jobs_have_ended(const tiers *t, uint64_t last_job) {
+    for (uint32_t i = 0; i < TIER_JOBS; i++) {
+        const core_job *job = &t->jobs[i], *f = t->free_jobs;
+        while (f && f != job)
+            f = f->next;
+        if (!f && job->number <= last_job)
+            return 0;
+    }
+    return 1;
+}
+
+/* What was flushed would be there again after a restart as long as the disk has a record of it. */
+static int disk_has_forgotten(const tiers *t, held_flush *f) {
+    if (t->found || !jobs_have_ended(t, f->last_job))
+        return 0;
+    if (!f->has_target) {
+        f->has_target = 1;
+        f->erase_target = t->n_erased + t->n_erase;
+    }
+    return t->n_erased >= f->erase_target;
+}
+
+uint64_t flushes_tick(core *c, uint64_t now_ms) {
+    uint64_t due = UINT64_MAX;
+    for (uint32_t i = 0; i < MAX_FLUSHES && c->n_flushes; i++) {
+        held_flush *f = &c->flushes[i];
+        if (!f->used)
+            continue;
+        int done = disk_has_forgotten(c->tiers, f);
+        if (done)
+            reply_flush(c, f->ticket, f->number, &f->rep);
+        else if (now_ms >= f->due_ms)
+            reply_error(c, f->ticket, KVT_OP_FLUSH, f->number, KVT_EIO,
+                        "nobody gets these pages any more, but the disk has not forgotten all of "
+                        "them yet: a restart now could bring some back. Flush again");
+        else if (f->due_ms < due)
+            due = f->due_ms;
+        if (done || now_ms >= f->due_ms) {
+            f->used = 0;
+            c->n_flushes--;
+        }
+    }
+    return due;
+}
+
+/* Answers when nothing on disk could bring back what was flushed. */
+static void flush_end(core *c, const request *rq, const kvt_flush_rep *rep) {
+    enum { WAIT_MS = 4000 /* within a client's usual time */ };
+    if (!c->tiers || !c->config.disk_bytes) {
+        reply_flush(c, rq->ticket, rq->header.number, rep);
+        return;
+    }
+    held_flush *f = c->flushes;
+    while (f->used)
+        f++; /* serve_flush has seen that one is free */
+    uint64_t now_ms = c->env.now_ms(c->env.context);
+    *f = (held_flush){.used = 1,
+                      .ticket = rq->ticket,
+                      .number = rq->header.number,
+                      .rep = *rep,
+                      .last_job = c->tiers->n_started,
+                      .due_ms = now_ms + WAIT_MS};
+    c->n_flushes++;
+    flushes_tick(c, now_ms);
+    tiers_pump(c);
+}
+
 void serve_flush(core *c, request *rq) {
     kvt_flush_req req;
     kvt_flush_rep rep = {0};
@@ -167,6 +242,10 @@ void serve_flush(core *c, request *rq) {
         refuse(c, rq, KVT_ENOENT, "realm %u is not known (any more)", req.realm);
         return;
     }
+    if (c->n_flushes == MAX_FLUSHES) {
+        refuse(c, rq, KVT_EBUSY, "%u flushes wait for the disk; again later", c->n_flushes);
+        return;
+    }
     flush_unfound(c, r ? &c->realms[r - c->realms] : NULL);
     if (req.scope == KVT_WIRE_FLUSH_PREFIX) {
         kvt_wire_get_tokens(req.tokens, req.n_tokens, c->tokens);
@@ -179,8 +258,5 @@ void serve_flush(core *c, request *rq) {
     c->counts.flushes++;
     c->counts.pages_flushed += rep.pages;
     c->wake = 1;
-    kvt_writer w;
-    reply_start(c, &w);
-    kvt_wire_put_flush_rep(&w, &rep);
-    reply_finish(c, rq->ticket, rq->header.op, rq->header.number, &w);
+    flush_end(c, rq, &rep);
 }

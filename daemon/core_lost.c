@@ -99,6 +99,7 @@ void core_disk_lost(core *c) {
         return;
     for (uint32_t i = 0; i < t->n_erase; i++)
         t->disk_used -= t->erase[(t->first_erase + i) % t->max_pages].bytes;
+    t->n_erased += t->n_erase;
     t->n_erase = 0;
     t->disk_full = 0;
     for (uint32_t i = 0; i < t->max_pages; i++) {

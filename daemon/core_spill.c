@@ -20,6 +20,7 @@ core_job *tier_job(core *c, core_job_kind kind, uint32_t realm_slot) {
     r->n_jobs++;
     *job = (core_job){.kind = kind,
                       .lane = (uint32_t)(job - t->jobs),
+                      .number = ++t->n_started,
                       .copies = job->copies,
                       .records = job->records,
                       .realm = r->number,
@@ -312,6 +313,7 @@ static void erase_done(core *c, const core_job *job) {
         t->disk_used -= t->erase[t->first_erase].bytes;
         t->first_erase = (t->first_erase + 1) % t->max_pages;
         t->n_erase--;
+        t->n_erased++;
         t->disk_full = 0;
     }
 }

@@ -205,7 +205,9 @@ typedef struct tiers {
     uint32_t n_jobs;
     uint32_t *host_page; /* scratch [max_host_frames]: index + 1 */
 
-    tier_erase *erase; /* ring [max_pages] */
+    tier_erase *erase;  /* ring [max_pages] */
+    uint64_t n_erased;  /* of the ring, ever */
+    uint64_t n_started; /* jobs, ever: each has its number */
     uint32_t first_erase, n_erase;
     uint64_t disk_used; /* by records that are there, being written or not erased yet */
     int disk_up, disk_full;
@@ -222,6 +224,19 @@ typedef struct tiers {
     core_record *records;
     core_job *free_jobs;
 } tiers;
+
+/* A FLUSH that is answered when the disk has forgotten, too. */
+enum { MAX_FLUSHES = 16 };
+typedef struct held_flush {
+    int used;
+    core_ticket ticket;
+    uint64_t number;
+    kvt_flush_rep rep;
+    uint64_t last_job;     /* jobs up to this one may hold what was flushed */
+    int has_target;        /* they have ended: */
+    uint64_t erase_target; /* when so many have been erased */
+    uint64_t due_ms;
+} held_flush;
 
 struct core {
     core_config config;
@@ -270,6 +285,9 @@ struct core {
     uint64_t *announced;     /* [max_pages + 1], by node: number of its page; 0: cannot be had */
     uint8_t *announced_tier; /* [max_pages + 1]: the last that was told */
     uint32_t *realm_of_root; /* [max_realms + 1], by root - max_pages: number */
+
+    held_flush flushes[MAX_FLUSHES];
+    uint32_t n_flushes;
 
     uint32_t n_hidden; /* nodes that were flushed and are still held, the topmost of each */
 
@@ -470,7 +488,8 @@ void spans_check_match(const core *c, radix_node from, radix_match *m);
 
 /* --- core_flush.c --- */
 void serve_flush(core *c, request *rq);
-int is_flushed(const core *c, radix_node node); /* itself, or something in front of it */
+uint64_t flushes_tick(core *c, uint64_t now_ms); /* answers those that are done */
+int is_flushed(const core *c, radix_node node);  /* itself, or something in front of it */
 /* The way to unpin: what was flushed meanwhile goes with its last pin. */
 void node_unpin(core *c, radix_node node);
 /* After a pin was taken off: drops what was flushed and nobody holds any more, from node up.
