@@ -343,6 +343,37 @@ kvt_status kvt_extend(kvt_lease *lease, size_t keep_tokens, const uint32_t *toke
                       uint32_t flags);
 
 /*
+ * RANKS. A model that several processes serve together (tensor parallel) registers one geometry of
+ * n_ranks; each process opens its own client with its own `rank`, and reads and seals its own
+ * heads. A page is held when all ranks have sealed theirs, so no rank sees more than another.
+ *
+ * What is held changes all the time, though, and ranks that asked one after the other would be told
+ * different lengths. So they ask together: each calls kvt_acquire_ranks (kvt_extend_ranks) with the
+ * same `group`, a number that no other group of the realm uses (random), the same `request`, which
+ * rises with each call of the group, and the same tokens. The first call fixes held_tokens,
+ * computing_tokens and claimed_tokens for all; what it names is kept for ranks that come later,
+ * until every rank that came has let go (one that never comes is waited for as long as the daemon's
+ * grace_ms after that). Pages are claimed by the group: KVT_CLAIM of a realm with several ranks is
+ * refused without one (KVT_EINVAL).
+ *
+ * kvt_fork, kvt_wait and kvt_seal tell each rank what is held at that moment. To go on with it,
+ * the ranks ask together again: kvt_extend_ranks, with as many tokens as all of them know to be
+ * held. When a rank lets go or dies before its part of a claimed page is sealed, nobody can
+ * complete it: others who wait for the page are told that nobody computes it, and the group's own
+ * are, too.
+ *
+ * Spans (kvt_span) are not for ranks: KVT_ENOTSUP.
+ *
+ * Errors: as kvt_acquire and kvt_extend, and KVT_EINVAL (another path than the first one's),
+ * KVT_EEXIST (this rank has asked with this number already), KVT_ELIMIT (requests of groups).
+ */
+kvt_status kvt_acquire_ranks(kvt_client *client, uint64_t group, uint64_t request,
+                             const uint32_t *tokens, size_t n_tokens, uint32_t flags,
+                             kvt_lease **ret_lease);
+kvt_status kvt_extend_ranks(kvt_lease *lease, uint64_t group, uint64_t request, size_t keep_tokens,
+                            const uint32_t *tokens, size_t n_tokens, uint32_t flags);
+
+/*
  * Another lease over the first n_tokens of this one (at most its n_tokens), for a sequence that
  * goes on differently from there: parallel samples, beams. Pages are shared, nothing is copied; a
  * page that the two then grow differently is copied on write (kvt_encode does it). The new lease

@@ -241,6 +241,7 @@ static kvt_status end_new(kvt_lease *lease, kvt_status status, const kvt_reply *
 
 typedef struct acquire_args {
     uint64_t base;
+    uint64_t group, request; /* 0: it is asked for by one alone */
     uint32_t rank;
     uint32_t flags;
     uint32_t keep_tokens;
@@ -261,6 +262,8 @@ static void put_acquire(kvt_writer *w, const kvt_session *s, const void *context
                            .base = a->base,
                            .keep_tokens = a->keep_tokens,
                            .first_page = a->first_page,
+                           .group = a->group,
+                           .request = a->request,
                            .n_tokens = (uint32_t)a->n_tokens};
     kvt_wire_put_acquire_req(w, &req);
     kvt_wire_put_tokens(w, a->tokens, a->n_tokens);
@@ -321,14 +324,9 @@ static kvt_status acquire(kvt_client *c, const acquire_args *args, kvt_lease **r
     return status;
 }
 
-kvt_status kvt_acquire(kvt_client *client, const uint32_t *tokens, size_t n_tokens, uint32_t flags,
-                       kvt_lease **ret_lease) {
-    return kvt_acquire_spans(client, tokens, n_tokens, NULL, 0, flags, ret_lease);
-}
-
-kvt_status kvt_acquire_spans(kvt_client *client, const uint32_t *tokens, size_t n_tokens,
-                             const kvt_span *spans, size_t n_spans, uint32_t flags,
-                             kvt_lease **ret_lease) {
+static kvt_status acquire_checked(kvt_client *client, uint64_t group, uint64_t request,
+                                  const uint32_t *tokens, size_t n_tokens, const kvt_span *spans,
+                                  size_t n_spans, uint32_t flags, kvt_lease **ret_lease) {
     if (!client || !ret_lease || client->reports_only)
         return kvt_error(KVT_EINVAL, "kvt_acquire needs a client of kvt_open and ret_lease");
     kvt_status status = kvt_client_enter(client);
@@ -337,7 +335,9 @@ kvt_status kvt_acquire_spans(kvt_client *client, const uint32_t *tokens, size_t 
     status = kvt_tokens_check(0, tokens, n_tokens, flags);
     if (status == KVT_OK)
         status = kvt_spans_check(spans, n_spans, 0, n_tokens);
-    acquire_args args = {.rank = client->geometry.rank,
+    acquire_args args = {.group = group,
+                         .request = request,
+                         .rank = client->geometry.rank,
                          .flags = flags,
                          .tokens = tokens,
                          .n_tokens = n_tokens,
@@ -346,6 +346,31 @@ kvt_status kvt_acquire_spans(kvt_client *client, const uint32_t *tokens, size_t 
     if (status == KVT_OK)
         status = acquire(client, &args, ret_lease);
     kvt_client_leave(client);
+    return status;
+}
+
+kvt_status kvt_acquire(kvt_client *client, const uint32_t *tokens, size_t n_tokens, uint32_t flags,
+                       kvt_lease **ret_lease) {
+    return acquire_checked(client, 0, 0, tokens, n_tokens, NULL, 0, flags, ret_lease);
+}
+
+kvt_status kvt_acquire_spans(kvt_client *client, const uint32_t *tokens, size_t n_tokens,
+                             const kvt_span *spans, size_t n_spans, uint32_t flags,
+                             kvt_lease **ret_lease) {
+    return acquire_checked(client, 0, 0, tokens, n_tokens, spans, n_spans, flags, ret_lease);
+}
+
+static kvt_status check_group(uint64_t group, uint64_t request) {
+    return group && request ? KVT_OK : kvt_error(KVT_EINVAL, "group and request must not be 0");
+}
+
+kvt_status kvt_acquire_ranks(kvt_client *client, uint64_t group, uint64_t request,
+                             const uint32_t *tokens, size_t n_tokens, uint32_t flags,
+                             kvt_lease **ret_lease) {
+    kvt_status status = check_group(group, request);
+    if (status == KVT_OK)
+        status =
+            acquire_checked(client, group, request, tokens, n_tokens, NULL, 0, flags, ret_lease);
     return status;
 }
 
@@ -365,8 +390,9 @@ static void drop_encoded(kvt_lease *lease, size_t keep_tokens) {
 }
 
 /* spans: all of the new path. */
-static kvt_status extend(kvt_lease *lease, size_t keep_tokens, const uint32_t *tokens,
-                         size_t n_tokens, const kvt_span *spans, uint32_t n_spans, uint32_t flags) {
+static kvt_status extend(kvt_lease *lease, uint64_t group, uint64_t request_number,
+                         size_t keep_tokens, const uint32_t *tokens, size_t n_tokens,
+                         const kvt_span *spans, uint32_t n_spans, uint32_t flags) {
     kvt_client *c = lease->client;
     kvt_reply reply;
     size_t n_path = keep_tokens + n_tokens;
@@ -375,6 +401,8 @@ static kvt_status extend(kvt_lease *lease, size_t keep_tokens, const uint32_t *t
         return status;
     size_t kept_pages = keep_tokens / page_tokens_of(lease), settled = settled_pages(lease);
     acquire_args args = {.base = lease->id,
+                         .group = group,
+                         .request = request_number,
                          .flags = flags,
                          .keep_tokens = (uint32_t)keep_tokens,
                          .first_page = (uint32_t)(kept_pages < settled ? kept_pages : settled),
@@ -402,14 +430,9 @@ static kvt_status extend(kvt_lease *lease, size_t keep_tokens, const uint32_t *t
     return status;
 }
 
-kvt_status kvt_extend(kvt_lease *lease, size_t keep_tokens, const uint32_t *tokens, size_t n_tokens,
-                      uint32_t flags) {
-    return kvt_extend_spans(lease, keep_tokens, tokens, n_tokens, NULL, 0, flags);
-}
-
-kvt_status kvt_extend_spans(kvt_lease *lease, size_t keep_tokens, const uint32_t *tokens,
-                            size_t n_tokens, const kvt_span *spans, size_t n_spans,
-                            uint32_t flags) {
+static kvt_status extend_checked(kvt_lease *lease, uint64_t group, uint64_t request,
+                                 size_t keep_tokens, const uint32_t *tokens, size_t n_tokens,
+                                 const kvt_span *spans, size_t n_spans, uint32_t flags) {
     kvt_span *all = NULL;
     uint32_t n_all = 0;
     kvt_status status = kvt_lease_enter(lease);
@@ -429,12 +452,32 @@ kvt_status kvt_extend_spans(kvt_lease *lease, size_t keep_tokens, const uint32_t
     if (status == KVT_OK)
         kvt_device_wait(lease); /* the new path may let go of pages that the GPU is reading */
     if (status == KVT_OK)
-        status = extend(lease, keep_tokens, tokens, n_tokens, all, n_all, flags);
+        status = extend(lease, group, request, keep_tokens, tokens, n_tokens, all, n_all, flags);
     if (status == KVT_OK)
         kvt_spans_set(lease, all, n_all);
     else
         free(all);
     kvt_client_leave(lease->client);
+    return status;
+}
+
+kvt_status kvt_extend(kvt_lease *lease, size_t keep_tokens, const uint32_t *tokens, size_t n_tokens,
+                      uint32_t flags) {
+    return extend_checked(lease, 0, 0, keep_tokens, tokens, n_tokens, NULL, 0, flags);
+}
+
+kvt_status kvt_extend_spans(kvt_lease *lease, size_t keep_tokens, const uint32_t *tokens,
+                            size_t n_tokens, const kvt_span *spans, size_t n_spans,
+                            uint32_t flags) {
+    return extend_checked(lease, 0, 0, keep_tokens, tokens, n_tokens, spans, n_spans, flags);
+}
+
+kvt_status kvt_extend_ranks(kvt_lease *lease, uint64_t group, uint64_t request, size_t keep_tokens,
+                            const uint32_t *tokens, size_t n_tokens, uint32_t flags) {
+    kvt_status status = check_group(group, request);
+    if (status == KVT_OK)
+        status =
+            extend_checked(lease, group, request, keep_tokens, tokens, n_tokens, NULL, 0, flags);
     return status;
 }
 

@@ -113,6 +113,8 @@ static kvt_status open_pools(core *c) {
     c->leases = calloc(g->max_leases_total, sizeof *c->leases);
     c->free_leases = calloc(g->max_leases_total, sizeof *c->free_leases);
     c->waiters = calloc(c->max_waiters, sizeof *c->waiters);
+    c->max_groups = 16 * g->max_sessions;
+    c->groups = calloc(c->max_groups, sizeof *c->groups);
     c->announced = calloc((size_t)g->max_pages + 1, sizeof *c->announced);
     c->announced_tier = calloc((size_t)g->max_pages + 1, sizeof *c->announced_tier);
     c->spans = malloc(KVT_WIRE_MAX_SPANS * sizeof *c->spans);
@@ -127,8 +129,9 @@ static kvt_status open_pools(core *c) {
     c->out = malloc(KVT_WIRE_MAX_BYTES);
     c->frame_page = calloc(g->max_frames, sizeof *c->frame_page);
     if (!c->pipes || !c->realms || !c->sessions || !c->leases || !c->free_leases || !c->waiters ||
-        !c->announced || !c->announced_tier || !c->spans || !c->marks || !c->realm_of_root ||
-        !c->pins || !c->jobs || !c->copies || !c->tokens || !c->path || !c->out || !c->frame_page)
+        !c->groups || !c->announced || !c->announced_tier || !c->spans || !c->marks ||
+        !c->realm_of_root || !c->pins || !c->jobs || !c->copies || !c->tokens || !c->path ||
+        !c->out || !c->frame_page)
         return KVT_ENOMEM;
     for (uint32_t i = g->max_leases_total; i > 0; i--)
         c->free_leases[c->n_free_leases++] = i - 1;
@@ -197,6 +200,7 @@ void core_close(core *c) {
     free(c->leases);
     free(c->free_leases);
     free(c->waiters);
+    free(c->groups);
     free(c->announced);
     free(c->spans);
     free(c->marks);
@@ -414,8 +418,10 @@ uint64_t core_tick(core *c) {
     uint64_t sessions_due = sessions_tick(c, now_ms);
     uint64_t waiters_due = waiters_tick(c, now_ms);
     uint64_t pins_due = pins_tick(c, now_ms), claims_due = claims_tick(c, now_ms);
+    uint64_t groups_due = groups_tick(c, now_ms);
     waiters_wake(c);
     uint64_t due = sessions_due < waiters_due ? sessions_due : waiters_due;
+    due = groups_due < due ? groups_due : due;
     due = due < pins_due ? due : pins_due;
     uint64_t flushes_due = flushes_tick(c, now_ms);
     due = due < flushes_due ? due : flushes_due;

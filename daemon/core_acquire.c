@@ -203,6 +203,9 @@ void serve_acquire(core *c, request *rq) {
             "tokens begin");
         return;
     }
+    group_entry *g;
+    if (!group_check(c, rq, &req, at.realm, l ? l->rank : req.rank, at.from, at.n_tokens, &g))
+        return;
     if (!l)
         l = lease_new(c, s, at.realm, rq->header.number);
     if (!l) {
@@ -218,10 +221,19 @@ void serve_acquire(core *c, request *rq) {
     int claim = (req.flags & KVT_ACQUIRE_CLAIM) && !c->draining;
     l->leave_one = (req.flags & KVT_ACQUIRE_LEAVE_ONE) != 0;
     l->n_tokens = at.before + at.n_tokens;
-    lease_set_path(c, s, l, &at, claim);
+    if (g)
+        group_follow(c, l, g);
+    else
+        lease_set_path(c, s, l, &at, claim);
     /* The old path is let go after the new one is pinned, so that what they share stays. */
     if (old_tail != RADIX_NONE)
         lease_drop_path(c, l, old_tail, old_partial);
+    uint32_t old_group = l->group;
+    l->group = NONE;
+    l->name = (uint32_t)(l - c->leases) + 1;
+    if (req.group)
+        group_enter(c, l, &req, g);
+    group_leave(c, l, old_group);
     lease_take_over(c, l);
     lease_recount(c, l);
     touch(c, l, n_again);

@@ -66,10 +66,12 @@ static void audit_unsealed(audit *a, const page_entry *entry, uint32_t slot) {
     if (!a->claimed[entry->node])
         fail(a, "node %u is filling without a lease that claims it", entry->node);
     if (entry->sealer) {
-        const lease *l = &c->leases[entry->sealer - 1];
-        if (!l->session || !l->claim)
-            fail(a, "node %u is filled by lease slot %u, which claims nothing", entry->node,
-                 entry->sealer);
+        const lease *l = filler_of_name(c, entry->sealer);
+        int lives = entry->sealer > c->config.max_leases_total
+                        ? c->groups[entry->sealer - c->config.max_leases_total - 1].group != 0
+                        : l->session != NONE;
+        if (!lives || !l->claim)
+            fail(a, "node %u is filled by %u, which claims nothing", entry->node, entry->sealer);
     }
     if (entry->sealer != node_filler(c, entry->node))
         fail(a, "node %u has several fillers", entry->node);
@@ -168,6 +170,17 @@ static uint32_t longest(audit *a, const realm *r, radix_node node, radix_node pa
     return n;
 }
 
+static void audit_told(audit *a, const realm *r, uint32_t rank, radix_node node, uint32_t group) {
+    uint32_t first = rank == ALL_RANKS ? 0 : rank, end = rank == ALL_RANKS ? r->n_ranks : rank + 1;
+    for (uint32_t i = first; i < end; i++) {
+        page_handle page = node_page(a->c, node, slot_of(r, i, group));
+        if (!page_get(a->c->pages, page))
+            fail(a, "a lease was told of node %u, whose page in group %u is gone", node, group);
+        else
+            a->refs[(uint32_t)page]++;
+    }
+}
+
 /* Trying every length gives the same as lease_look; and the lease has references to what it was
  * told of. */
 static void audit_windows(audit *a, const lease *l) {
@@ -188,11 +201,7 @@ static void audit_windows(audit *a, const lease *l) {
         radix_node at = l->told_last;
         for (; r->windows[group] && radix_depth(c->tree, at) > first;
              at = radix_parent(c->tree, at)) {
-            page_handle page = node_page(c, at, slot_of(r, l->rank, group));
-            if (!page_get(c->pages, page))
-                fail(a, "a lease was told of node %u, whose page in group %u is gone", at, group);
-            else
-                a->refs[(uint32_t)page]++;
+            audit_told(a, r, l->rank, at, group);
         }
     }
 }
@@ -215,6 +224,25 @@ static uint32_t audit_lease(audit *a, const lease *l) {
     if (!l->claim && n)
         fail(a, "a lease without a claim ends at node %u, which is not held", l->tail);
     return n;
+}
+
+static void audit_groups(audit *a) {
+    const core *c = a->c;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < c->max_groups && c->n_groups; i++) {
+        const group_entry *g = &c->groups[i];
+        uint32_t n_leases = 0;
+        if (!g->group)
+            continue;
+        n++;
+        audit_lease(a, &g->anchor);
+        for (uint32_t k = 0; k < c->config.max_leases_total; k++)
+            n_leases += c->leases[k].session && c->leases[k].group == i + 1;
+        if (n_leases != g->n_leases)
+            fail(a, "request %u of a group has %u leases, counted %u", i, n_leases, g->n_leases);
+    }
+    if (n != c->n_groups)
+        fail(a, "%u requests of groups, counted %u", n, c->n_groups);
 }
 
 static void audit_sessions(audit *a) {
@@ -375,6 +403,7 @@ kvt_status core_audit(const core *c, char *why, size_t why_bytes) {
     a.path = calloc(n, sizeof *a.path);
     if (a.pins && a.claimed && a.refs && a.path) {
         audit_sessions(&a);
+        audit_groups(&a);
         audit_kept(&a);
         audit_claims(&a);
         audit_pages(&a);

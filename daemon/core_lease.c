@@ -32,6 +32,7 @@ lease *lease_new(core *c, session *s, uint32_t realm_slot, uint64_t number) {
                  .session = session_slot(c, s) + 1,
                  .next_of_session = s->first_lease,
                  .realm = realm_slot,
+                 .name = slot + 1,
                  .number = number};
     if (s->first_lease)
         c->leases[s->first_lease - 1].prev_of_session = slot + 1;
@@ -47,6 +48,7 @@ void lease_free(core *c, lease *l) {
     lease_tell(c, l, &(held_prefix){0});
     if (l->tail != RADIX_NONE)
         lease_drop_path(c, l, l->tail, l->partial);
+    group_leave(c, l, l->group);
     if (l->prev_of_session)
         c->leases[l->prev_of_session - 1].next_of_session = l->next_of_session;
     else
@@ -143,7 +145,14 @@ uint32_t lease_held_tokens(const core *c, const lease *l) {
  */
 
 static uint32_t filler_name(const core *c, const lease *l) {
-    return (uint32_t)(l - c->leases + 1);
+    (void)c;
+    return l->name;
+}
+
+/* Has the lease's rank done its part of the page, which its group fills? */
+static int own_part_done(const core *c, const lease *l, radix_node node) {
+    return l->group && !c->groups[l->group - 1].broken &&
+           node_rank_is_sealed(c, &c->realms[l->realm], node, l->rank);
 }
 
 uint32_t lease_computing_end(core *c, const lease *l) {
@@ -155,7 +164,7 @@ uint32_t lease_computing_end(core *c, const lease *l) {
         return 0;
     for (radix_node node = l->tail; !is_held(c, node); node = radix_parent(c->tree, node)) {
         uint32_t filler = node_filler(c, node);
-        if (filler == NONE || filler == me)
+        if (filler == NONE || (filler == me && !own_part_done(c, l, node)))
             end = 0;
         else if (end == 0)
             end = path_tokens(c, node);
@@ -165,7 +174,7 @@ uint32_t lease_computing_end(core *c, const lease *l) {
 
 int lease_take_over(core *c, lease *l) {
     int taken = 0;
-    if (!l->claim)
+    if (!l->claim || (l->group && c->groups[l->group - 1].broken))
         return 0;
     for (radix_node node = l->tail; !is_held(c, node); node = radix_parent(c->tree, node))
         if (node_filler(c, node) == NONE) {
@@ -224,9 +233,11 @@ void lease_drop_path(core *c, lease *l, radix_node tail, radix_node partial) {
         radix_node parent = radix_parent(c->tree, node);
         if (radix_is_leaf(c->tree, node) && radix_pins(c->tree, node) == 0) {
             node_discard(c, node);
-        } else if (node_filler(c, node) == me) {
+        } else if (node_filler(c, node) == me && !own_part_done(c, l, node)) {
             node_set_filler(c, node, NONE);
             c->wake = 1;
+            if (l->group)
+                c->groups[l->group - 1].broken = 1;
         }
         node = parent;
     }
@@ -298,6 +309,8 @@ void reply_lease(core *c, core_ticket ticket, uint16_t op, uint64_t number, leas
                          .held_tokens = h.tokens,
                          .computing_tokens = end > h.tokens ? end - h.tokens : 0,
                          .claimed_tokens = l->claim && missing ? stored : 0};
+    if (l->group && op == KVT_OP_ACQUIRE)
+        group_answer(c, l, &rep, &h);
     rep.n_lists = make_lists(c, l, &h, first_page, rep.lists);
     lease_tell(c, l, &h);
     kvt_writer w;

@@ -84,6 +84,9 @@ void page_lost(core *c, page_handle page) {
     for (uint32_t i = 0; i < c->config.max_leases_total; i++)
         if (c->leases[i].session)
             shorten(c, &c->leases[i], top);
+    for (uint32_t i = 0; i < c->max_groups && c->n_groups; i++)
+        if (c->groups[i].group)
+            shorten(c, &c->groups[i].anchor, top);
     pins_end_below(c, top);
     radix_node parent = radix_parent(c->tree, top);
     subtree_forget(c, top);

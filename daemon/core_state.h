@@ -85,6 +85,8 @@ typedef struct lease {
     uint32_t next_of_session, prev_of_session;
     uint32_t realm; /* slot */
     uint32_t rank;
+    uint32_t group; /* entry + 1; 0: it asked for itself */
+    uint32_t name;  /* of who computes, in the pages that it fills: itself or its group */
     radix_node tail;
     radix_node partial; /* RADIX_NONE: none */
     uint32_t partial_tokens;
@@ -106,6 +108,19 @@ typedef struct lease {
     uint32_t told_tokens;
     radix_node told_last; /* the page with the last of them */
 } lease;
+
+/* A request of ranks that ask together, see core_group.c. */
+enum { ALL_RANKS = UINT32_MAX };
+typedef struct group_entry {
+    uint64_t group, request; /* 0: free */
+    lease anchor;
+    uint64_t joined;   /* ranks */
+    uint32_t n_leases; /* of ranks that have not let go */
+    uint64_t end_ms;   /* if there is none */
+    int answered;
+    int broken; /* a rank let go before its part was sealed: it completes nothing any more */
+    uint32_t held_tokens, computing_tokens, claimed_tokens;
+} group_entry;
 
 /* A prefix that is kept, see core_pin.c. */
 typedef struct pin {
@@ -265,6 +280,9 @@ struct core {
     lease *leases;
     uint32_t *free_leases; /* stack of slots */
     uint32_t n_free_leases;
+
+    group_entry *groups;
+    uint32_t max_groups, n_groups;
 
     waiter *waiters;
     uint32_t max_waiters, free_waiter, first_waiter, last_waiter, n_waiters;
@@ -432,6 +450,18 @@ int is_held(const core *c, radix_node node); /* roots are */
 void serve_fork(core *c, request *rq);
 void serve_release(core *c, request *rq);
 void serve_cancel(core *c, request *rq);
+
+/* --- core_group.c --- */
+const lease *filler_of_name(const core *c, uint32_t name); /* the lease, or the group's anchor */
+/* May it be asked for? 0: refused. *ret_entry: what others of the group have asked for, or NULL. */
+int group_check(core *c, request *rq, const kvt_acquire_req *req, uint32_t realm_slot,
+                uint32_t rank, radix_node from, uint32_t n_tokens, group_entry **ret_entry);
+void group_follow(core *c, lease *l, const group_entry *g);
+void group_enter(core *c, lease *l, const kvt_acquire_req *req,
+                 group_entry *g); /* NULL: a new one */
+void group_leave(core *c, lease *l, uint32_t of);
+void group_answer(core *c, const lease *l, kvt_lease_rep *rep, held_prefix *h);
+uint64_t groups_tick(core *c, uint64_t now_ms);
 
 /* --- core_acquire.c --- */
 void serve_acquire(core *c, request *rq);

@@ -126,6 +126,18 @@ void windows_pass(core *c, const realm *r, radix_node node) {
 /* --- what leases were told ---------------------------------------------------------------------
  */
 
+static void refer_page(core *c, const realm *r, uint32_t rank, radix_node node, uint32_t group,
+                       int take) {
+    uint32_t first = rank == ALL_RANKS ? 0 : rank, end = rank == ALL_RANKS ? r->n_ranks : rank + 1;
+    for (uint32_t i = first; i < end; i++) {
+        page_handle page = node_page(c, node, slot_of(r, i, group));
+        if (take)
+            page_ref(c->pages, page);
+        else
+            page_drop(c, page);
+    }
+}
+
 /* Takes (or gives back) references to the pages of the rank in the windows of its groups. */
 static void refer(core *c, const realm *r, uint32_t rank, uint32_t n_tokens, radix_node last,
                   int take) {
@@ -135,11 +147,7 @@ static void refer(core *c, const realm *r, uint32_t rank, uint32_t n_tokens, rad
         uint32_t first = kvt_wire_window_first(n_tokens, r->windows[group]) / r->page_tokens;
         radix_node at = last;
         for (uint32_t depth = radix_depth(c->tree, last); depth > first; depth--) {
-            page_handle page = node_page(c, at, slot_of(r, rank, group));
-            if (take)
-                page_ref(c->pages, page);
-            else
-                page_drop(c, page);
+            refer_page(c, r, rank, at, group, take);
             at = radix_parent(c->tree, at);
         }
     }

@@ -60,6 +60,7 @@ enum {
     SIM_MAX_PLACES = 320, /* pages of a core */
     SIM_MAX_RECORDS = 512,
     SIM_MAX_GROUPS = 2,
+    SIM_MAX_RANKS = 2,
     SIM_MAX_LAYERS = 2, /* of a group */
 };
 

@@ -1,0 +1,243 @@
+/*
+ * ranks.c - a model that 4 processes serve together. A prefix is held to the minimum over the
+ * ranks, and all are told the same length, whatever changes between the first that asks and the
+ * last; a rank that dies in the middle makes nobody wait for ever.
+ */
+#include "tests/e2e/model.h"
+
+#include <signal.h>
+
+enum { RANKS = 4, PAGE = 16, TOKENS = 160 };
+
+static kvt_geometry geometry_of(uint32_t rank) {
+    kvt_geometry g;
+    kvt_geometry_init(&g, 2, 1, 32, PAGE);
+    g.n_ranks = RANKS;
+    g.rank = rank;
+    return g;
+}
+
+static void make_tokens(uint32_t prompt, uint32_t *tokens) {
+    for (uint32_t i = 0; i < TOKENS; i++)
+        tokens[i] = prompt * 1000 + i;
+}
+
+/* --- a rank, in a process of its own -------------------------------------------------------------
+ */
+
+static kvt_lease *ask(model *m, uint64_t request, uint32_t prompt, uint32_t flags) {
+    kvt_lease *lease = NULL;
+    uint32_t tokens[TOKENS];
+    make_tokens(prompt, tokens);
+    kvt_status status = kvt_acquire_ranks(m->client, 77, request, tokens, TOKENS, flags, &lease);
+    CHECK_MSG(status == KVT_OK, "%s", kvt_last_error());
+    CHECK_EQ(model_read(m, lease, tokens), KVT_OK);
+    return lease;
+}
+
+/* Does what it is told, a letter a step, and answers with the number of held pages plus '0':
+ * a ask with the next number and claim; r release; s seal one page more; f seal all that is
+ * missing; w wait for more than is held; n the next prompt; q end. */
+static int rank_job(const e2e_daemon *d, uint64_t seed) {
+    model m;
+    kvt_geometry g = geometry_of((uint32_t)seed);
+    kvt_lease *lease = NULL;
+    kvt_lease_info info = {0};
+    uint32_t tokens[TOKENS], prompt = 1;
+    uint64_t request = 0;
+    model_open(&m, d, &g, TOKENS, 4);
+    e2e_say('!');
+    for (char what; (what = e2e_hear()) != 0 && what != 'q';) {
+        make_tokens(prompt, tokens);
+        if (what == 'a')
+            lease = ask(&m, ++request, prompt, KVT_CLAIM);
+        else if (what == 'r') {
+            CHECK_EQ(kvt_release(lease), KVT_OK);
+            lease = NULL;
+        } else if (what == 's' || what == 'f') {
+            CHECK_EQ(kvt_wait(lease, 0, 0), KVT_OK); /* the others have gone on meanwhile */
+            CHECK_EQ(model_fill(&m, lease, tokens, what == 's' ? 1 : SIZE_MAX, 0), KVT_OK);
+        } else if (what == 'w')
+            CHECK_EQ(kvt_wait(lease, info.held_tokens, 20000), KVT_OK);
+        else if (what == 'n')
+            prompt++;
+        memset(&info, 0, sizeof info);
+        if (lease) {
+            kvt_lease_get(lease, &info);
+            CHECK_EQ(model_read(&m, lease, tokens), KVT_OK);
+        }
+        e2e_say((char)('0' + info.held_tokens / PAGE));
+    }
+    kvt_release(lease);
+    model_close(&m);
+    return 0;
+}
+
+/* --- the four of them ----------------------------------------------------------------------------
+ */
+
+static e2e_child ranks[RANKS];
+
+static char tell(uint32_t rank, char what) {
+    e2e_child_say(&ranks[rank], what);
+    return e2e_child_hear(&ranks[rank]);
+}
+
+static void tell_all(char what, char expected) {
+    for (uint32_t rank = 0; rank < RANKS; rank++)
+        CHECK_EQ(tell(rank, what), expected);
+}
+
+static void start_rank(const e2e_daemon *d, uint32_t rank) {
+    ranks[rank] = e2e_spawn(d, "rank", rank);
+    CHECK_EQ(e2e_child_hear(&ranks[rank]), '!');
+}
+
+/* Held is what all have sealed. */
+static void minimum(void) {
+    tell_all('a', '0');
+    CHECK_EQ(tell(0, 'f'), '0');
+    CHECK_EQ(tell(1, 'f'), '0');
+    CHECK_EQ(tell(3, 's'), '0');
+    CHECK_EQ(tell(2, 's'), '1'); /* the last of four for the first page */
+    CHECK_EQ(tell(2, 's'), '1'); /* its second, which rank 3 lacks */
+    CHECK_EQ(tell(3, 'f'), '2'); /* now rank 2 is behind */
+    CHECK_EQ(tell(2, 'f'), ':'); /* ten */
+    tell_all('r', '0');
+    tell_all('a', ':');
+    tell_all('r', '0');
+}
+
+/* Between the first that asks and the last, pages come; and later others go. All are told the same.
+ */
+static void same_answer(const e2e_daemon *d, model *probe) {
+    uint32_t tokens[TOKENS];
+    make_tokens(2, tokens);
+    tell_all('n', '0');
+    tell_all('a', '0');
+    for (int i = 0; i < 4; i++)
+        for (uint32_t rank = 0; rank < RANKS; rank++)
+            CHECK_EQ(tell(rank, 's'), (char)('0' + i + (rank == RANKS - 1)));
+    tell_all('r', '0');
+    CHECK_EQ(tell(0, 'a'), '4');
+    CHECK_EQ(tell(1, 'a'), '4');
+    /* Two ranks seal on before the others have asked: not held, since not all have; and a lease of
+     * somebody else sees the four. */
+    tell(0, 'f');
+    tell(1, 'f');
+    CHECK_EQ(kvt_release(model_acquire(probe, tokens, TOKENS, 0, 4 * PAGE)), KVT_OK);
+    CHECK_EQ(tell(2, 'a'), '4');
+    tell(2, 'f');
+    CHECK_EQ(tell(3, 'a'), '4'); /* three of four have sealed all */
+    CHECK_EQ(tell(3, 'f'), ':');
+    tell_all('r', '0');
+    CHECK_EQ(e2e_count(d, "pages_pinned"), 0);
+}
+
+/* Another group's prompt, short, to make room for which something must go. */
+static void fill_other(const e2e_daemon *d, uint32_t prompt) {
+    enum { SHORT = 3 * PAGE };
+    uint32_t tokens[TOKENS];
+    kvt_lease *leases[RANKS];
+    model workers[RANKS];
+    make_tokens(prompt, tokens);
+    for (uint32_t rank = 0; rank < RANKS; rank++) {
+        model *m = &workers[rank];
+        kvt_geometry g = geometry_of(rank);
+        model_open(m, d, &g, TOKENS, 16);
+        CHECK_EQ(kvt_acquire_ranks(m->client, prompt, 1, tokens, SHORT, KVT_CLAIM, &leases[rank]),
+                 KVT_OK);
+        CHECK_EQ(model_fill(m, leases[rank], tokens, SIZE_MAX, 0), KVT_OK);
+    }
+    for (uint32_t rank = 0; rank < RANKS; rank++) {
+        CHECK_EQ(kvt_release(leases[rank]), KVT_OK);
+        model_close(&workers[rank]);
+    }
+}
+
+/* The tail goes, for all ranks at once, and all are told the same shorter length. */
+static void evicted(const e2e_daemon *d) {
+    tell_all('n', '0');
+    tell_all('a', '0');
+    for (uint32_t rank = 0; rank < RANKS; rank++)
+        CHECK_EQ(tell(rank, 'f'), rank == RANKS - 1 ? ':' : '0');
+    tell_all('r', '0');
+    uint64_t before = e2e_count(d, "pages_evicted");
+    /* The first two prompts are older: their 20 pages go first. */
+    uint32_t prompt = 100;
+    while (e2e_count(d, "pages_evicted") < before + RANKS * 22)
+        fill_other(d, prompt++);
+    CHECK((e2e_count(d, "pages_evicted") - before) % RANKS == 0);
+    char held = tell(2, 'a');
+    CHECK(held > '0' && held < ':');
+    CHECK_EQ(tell(0, 'a'), held);
+    fill_other(d, prompt++); /* and others go, but not what the request named */
+    fill_other(d, prompt++);
+    CHECK_EQ(tell(3, 'a'), held);
+    CHECK_EQ(tell(1, 'a'), held);
+    tell_all('r', '0');
+}
+
+/* A rank dies before its part is sealed. The others are told that nobody computes it; so is another
+ * group that waits; and the next request of the rest goes through. */
+static void death(const e2e_daemon *d) {
+    tell_all('n', '0');
+    tell_all('a', '0');
+    CHECK_EQ(tell(0, 'f'), '0');
+    CHECK_EQ(tell(1, 's'), '0');
+    e2e_child_say(&ranks[0], 'w'); /* waits for what the others have claimed with it */
+    uint64_t died = e2e_count(d, "sessions_died");
+    CHECK_EQ(kill(ranks[2].pid, SIGKILL), 0);
+    CHECK_EQ(e2e_child_end(&ranks[2]), -SIGKILL);
+    e2e_await(d, "sessions_died", died + 1);
+    CHECK_EQ(e2e_child_hear(&ranks[0]), '0'); /* within its 20 s: nobody is at it any more */
+    CHECK_EQ(tell(1, 'w'), '0');
+    CHECK_EQ(tell(3, 'w'), '0');
+    CHECK_EQ(tell(0, 'r'), '0');
+    CHECK_EQ(tell(1, 'r'), '0');
+    CHECK_EQ(tell(3, 'r'), '0');
+    CHECK_EQ(e2e_count(d, "leases"), 0);
+    e2e_await(d, "pages_pinned", 0);
+    CHECK_EQ(e2e_count(d, "pages_filling"), 0);
+}
+
+/* What is refused. */
+static void refused(model *probe) {
+    uint32_t tokens[TOKENS];
+    kvt_lease *lease, *other = NULL;
+    make_tokens(9, tokens);
+    CHECK_EQ(kvt_acquire(probe->client, tokens, TOKENS, KVT_CLAIM, &other), KVT_EINVAL);
+    CHECK(strstr(kvt_last_error(), "4 ranks claim together"));
+    CHECK_EQ(kvt_acquire_ranks(probe->client, 5, 0, tokens, TOKENS, 0, &other), KVT_EINVAL);
+    CHECK_EQ(kvt_acquire_ranks(probe->client, 5, 1, tokens, TOKENS, KVT_CLAIM, &lease), KVT_OK);
+    CHECK_EQ(kvt_acquire_ranks(probe->client, 5, 1, tokens, TOKENS, KVT_CLAIM, &other), KVT_EEXIST);
+    CHECK_EQ(kvt_release(lease), KVT_OK);
+}
+
+int main(int argc, char **argv) {
+    static const e2e_jobs jobs[] = {{"rank", rank_job}, {NULL, NULL}};
+    int rc = e2e_child_main(argc, argv, jobs);
+    if (rc >= 0)
+        return rc;
+    e2e_daemon d = {0};
+    model probe;
+    kvt_geometry g = geometry_of(0);
+    const char *settings[] = {"arena=1MiB", "max_pages=4000", "grace_ms=300", NULL};
+    e2e_start(&d, settings);
+    model_open(&probe, &d, &g, TOKENS, 4);
+    for (uint32_t rank = 0; rank < RANKS; rank++)
+        start_rank(&d, rank);
+    minimum();
+    same_answer(&d, &probe);
+    evicted(&d);
+    death(&d);
+    refused(&probe);
+    for (uint32_t rank = 0; rank < RANKS; rank++)
+        if (rank != 2) {
+            e2e_child_say(&ranks[rank], 'q');
+            CHECK_EQ(e2e_child_end(&ranks[rank]), 0);
+        }
+    model_close(&probe);
+    e2e_finish(&d);
+    return 0;
+}
