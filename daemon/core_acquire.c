@@ -181,6 +181,10 @@ void serve_acquire(core *c, request *rq) {
         nonsense(c, rq->ticket.pipe);
         return;
     }
+    if (req.flags & KVT_ACQUIRE_VIEW) {
+        refuse(c, rq, KVT_ENOTSUP, "this daemon gives prefixes whole, no views of them");
+        return;
+    }
     session *s = rq->session;
     lease *l = req.base ? lease_get(c, s, req.base) : NULL;
     if (req.base && !l) {
