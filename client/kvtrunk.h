@@ -514,10 +514,11 @@ kvt_status kvt_seal(kvt_lease *lease, size_t *ret_sealed_tokens);
  * Calls that may change what a lease names (kvt_extend, kvt_wait, kvt_seal, kvt_release) wait for
  * the GPU's work of that lease first, on the host; kvt_close for all there is.
  *
- * `stream` is a cudaStream_t (NULL: the default stream) of the arena's GPU. part[] of layouts are
- * device pointers, `from` must stay as it is until the work is done in the stream's order.
- * kvt_decode and kvt_encode work with such an arena too, for KV in host memory. Realms of several
- * layer groups know only those (KVT_ENOTSUP from the calls below).
+ * `stream` is a cudaStream_t (NULL: the default stream) of the arena's GPU, and lives until the
+ * work in it has been waited for. part[] of layouts are device pointers, `from` must stay as it is
+ * until the work is done in the stream's order. kvt_decode and kvt_encode work with such an arena
+ * too, for KV in host memory. Realms of several layer groups know only those (KVT_ENOTSUP from the
+ * calls below).
  *
  * WHAT COUNTS AS READ. The GPU cannot tell the host at once what it finds, and the host cannot look
  * at a lease while a GPU reads. So what was decoded is right only if kvt_sync, or kvt_release, says
@@ -556,6 +557,27 @@ kvt_status kvt_decode_device(kvt_lease *lease, size_t first_token, size_t n_toke
  */
 kvt_status kvt_encode_device(kvt_lease *lease, size_t first_page, size_t n_pages,
                              const kvt_layout *from, const kvt_block_table *blocks, void *stream);
+
+/*
+ * For engines that attend over encoded pages in place: what kernels need to read the pages of
+ * tokens [first_token, first_token + n_tokens) where they stand in the arena. Their headers are
+ * looked at on the stream; the caller's own kernels, behind that in the same stream, use the device
+ * functions of kernels/page_device.cuh and unit_device.cuh, which are installed under
+ * include/kvtrunk and decode a group of elements of any codec. tests/cuda/engine.cu is a whole
+ * example.
+ *
+ * What is returned stays until the next call on the lease that waits for its work; that waits for
+ * all that is in the stream by then. As with kvt_decode_device, what the kernels computed counts
+ * once kvt_sync or kvt_release has said KVT_OK; a page that is not right has status != 0 and no
+ * rows.
+ */
+typedef struct kvt_device_pages {
+    const void *pages; /* kvt_cuda_page[n_pages], device memory, in the order of the path */
+    uint32_t n_pages;
+    const void *shape; /* kvt_page_shape, host memory; lives as long as the client */
+} kvt_device_pages;
+kvt_status kvt_pages_device(kvt_lease *lease, size_t first_token, size_t n_tokens, void *stream,
+                            kvt_device_pages *ret_pages);
 
 /* Waits until the GPU has done what was asked of it for the lease, and says whether all that was
  * decoded up to now is right. KVT_OK where there was nothing. */

@@ -570,6 +570,7 @@ static kvt_status wait_once(kvt_lease *lease, uint32_t held_tokens, uint32_t wai
 }
 
 kvt_status kvt_lease_refresh(kvt_lease *lease, uint64_t deadline_ms) {
+    kvt_device_wait(lease); /* it may name other pages afterwards */
     return wait_once(lease, 0, 0, deadline_ms);
 }
 

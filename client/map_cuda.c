@@ -25,6 +25,7 @@ struct kvt_cuda_batch {
     uint32_t block_room;
     uint64_t workspace_bytes;
     int is_encoded;
+    int is_open; /* the caller's own kernels read the pages, which no event of ours follows */
     /* pinned, one allocation that begins with the status */
     uint32_t *status;
     kvt_cuda_read *reads; /* of what is decoded, or kept */
@@ -240,6 +241,7 @@ static kvt_status take_batch(kvt_cuda_map *map, const kvt_page_shape *shape, bat
     b->stream = (cudaStream_t)stream;
     b->shape = *shape;
     b->n = size.pages;
+    b->is_open = 0;
     *b->status = KVT_OK;
     *ret_batch = b;
     return KVT_OK;
@@ -388,7 +390,14 @@ static kvt_status encode(kvt_cuda_map *map, const kvt_page_shape *shape,
     return status;
 }
 
+static const void *pages(kvt_cuda_batch *b) {
+    b->is_open = 1;
+    return b->pages;
+}
+
 static kvt_status wait_for(kvt_cuda_batch *b) {
+    if (b->is_open && cudaEventRecord(b->done, b->stream) != cudaSuccess)
+        return KVT_EIO;
     return cudaEventSynchronize(b->done) == cudaSuccess ? (kvt_status)*b->status : KVT_EIO;
 }
 
@@ -409,7 +418,10 @@ static void map_close(kvt_cuda_map *map) {
     while (map->batches) {
         kvt_cuda_batch *b = map->batches;
         map->batches = b->next;
-        cudaEventSynchronize(b->done);
+        if (b->in_use)
+            wait_for(b);
+        else
+            cudaEventSynchronize(b->done);
         batch_free(b);
     }
     cudaFreeHost(map->bounce);
@@ -481,6 +493,7 @@ const kvt_cuda_map_table kvt_cuda_map_calls = {.version = KVT_MODULE_VERSION,
                                                .plan = plan,
                                                .is_plan = is_plan,
                                                .decode = decode,
+                                               .pages = pages,
                                                .encode = encode,
                                                .wait = wait_for,
                                                .result = result,

@@ -78,6 +78,11 @@ typedef struct kvt_cuda_map_table {
     kvt_status (*decode)(kvt_cuda_batch *batch, uint32_t first_layer, uint32_t n_layers,
                          const kvt_layout *to, char *why, size_t why_bytes);
 
+    /* The plan as kernels read it, kvt_cuda_page[n] in device memory, for kernels of the caller's
+     * own on the plan's stream: from now on `wait` and `close` wait for all that is in the stream.
+     */
+    const void *(*pages)(kvt_cuda_batch *batch);
+
     /* Encodes pages into the area, on the stream. blocks: NULL where the layout has tokens one
      * after the other. */
     kvt_status (*encode)(kvt_cuda_map *map, const kvt_page_shape *shape,

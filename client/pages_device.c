@@ -109,18 +109,26 @@ void kvt_device_strip(kvt_lease *lease, int closed) {
 /* --- what both take -----------------------------------------------------------------------------
  */
 
-static kvt_status check_call(const kvt_lease *lease, const kvt_layout *layout,
-                             const kvt_block_table *blocks) {
+static kvt_status check_arena(const kvt_lease *lease) {
+    uint32_t n_groups = lease->client->geometry.n_groups;
     if (!lease->arena->gpu)
         return kvt_error(KVT_ENOTSUP, "the daemon's arena is in host memory: only kvt_decode and "
                                       "kvt_encode read and write it");
-    if (!layout || !layout->part[0] || !layout->part[1])
-        return kvt_error(KVT_EINVAL, "a layout with two parts is needed");
-    if (lease->client->geometry.n_groups > 1)
+    if (n_groups > 1)
         return kvt_error(KVT_ENOTSUP,
                          "a realm of %u layer groups is read and written by kvt_decode "
                          "and kvt_encode only",
-                         lease->client->geometry.n_groups);
+                         n_groups);
+    return KVT_OK;
+}
+
+static kvt_status check_call(const kvt_lease *lease, const kvt_layout *layout,
+                             const kvt_block_table *blocks) {
+    kvt_status status = check_arena(lease);
+    if (status != KVT_OK)
+        return status;
+    if (!layout || !layout->part[0] || !layout->part[1])
+        return kvt_error(KVT_EINVAL, "a layout with two parts is needed");
     if (blocks && (!blocks->blocks || blocks->block_tokens == 0))
         return kvt_error(KVT_EINVAL, "a block table needs blocks, and block_tokens over 0");
     return KVT_OK;
@@ -206,30 +214,39 @@ static kvt_status plan_of(kvt_lease *lease, const kvt_cuda_piece *pieces, uint32
     return KVT_OK;
 }
 
-static kvt_status decode(kvt_lease *lease, size_t first_token, size_t n_tokens,
-                         uint32_t first_layer, uint32_t n_layers, const kvt_layout *to,
-                         const kvt_block_table *blocks, void *stream) {
-    char why[WHY_BYTES] = "";
-    uint32_t page_tokens = lease->client->geometry.page_tokens;
+static kvt_status plan_tokens(kvt_lease *lease, size_t first_token, size_t n_tokens,
+                              const kvt_block_table *blocks, void *stream, uint32_t *ret_n,
+                              kvt_device_work **ret_work) {
     size_t end_token = first_token + n_tokens;
-    uint32_t n = count_runs(first_token, end_token, page_tokens, blocks);
-    kvt_device_work *work = NULL;
+    uint32_t n = count_runs(first_token, end_token, lease->client->geometry.page_tokens, blocks);
     kvt_cuda_piece *pieces = kvt_memory_get(n * sizeof *pieces);
     if (!pieces)
         return kvt_error_plain(KVT_ENOMEM);
     kvt_status status = fill_pieces(lease, first_token, end_token, blocks, pieces);
     if (status == KVT_OK)
-        status = plan_of(lease, pieces, n, stream, &work);
+        status = plan_of(lease, pieces, n, stream, ret_work);
     free(pieces);
-    if (status != KVT_OK)
-        return status;
-    status = work->calls->decode(work->batch, first_layer, n_layers, to, why, sizeof why);
-    return status == KVT_OK ? KVT_OK : kvt_error(status, "%s", why);
+    *ret_n = n;
+    return status;
+}
+
+static kvt_status check_tokens(const kvt_lease *lease, size_t first_token, size_t n_tokens) {
+    size_t from = (size_t)lease->first_page[0] * lease->client->geometry.page_tokens;
+    if (n_tokens > 0 && first_token < from)
+        return kvt_error(KVT_EINVAL, "token %zu: the window is held from token %zu on", first_token,
+                         from);
+    if (first_token <= lease->held_tokens && n_tokens <= lease->held_tokens - first_token)
+        return KVT_OK;
+    return kvt_error(KVT_EINVAL, "tokens %zu and %zu on; the lease holds %u", first_token, n_tokens,
+                     lease->held_tokens);
 }
 
 kvt_status kvt_decode_device(kvt_lease *lease, size_t first_token, size_t n_tokens,
                              uint32_t first_layer, uint32_t n_layers, const kvt_layout *to,
                              const kvt_block_table *blocks, void *stream) {
+    char why[WHY_BYTES] = "";
+    uint32_t n;
+    kvt_device_work *work = NULL;
     kvt_status status = kvt_lease_enter(lease);
     if (status != KVT_OK)
         return status;
@@ -237,17 +254,43 @@ kvt_status kvt_decode_device(kvt_lease *lease, size_t first_token, size_t n_toke
     status = kvt_lease_catch_up(lease);
     if (status == KVT_OK)
         status = check_call(lease, to, blocks);
-    if (status == KVT_OK &&
-        (first_token > lease->held_tokens || n_tokens > lease->held_tokens - first_token))
-        status = kvt_error(KVT_EINVAL, "tokens %zu and %zu on; the lease holds %u", first_token,
-                           n_tokens, lease->held_tokens);
+    if (status == KVT_OK)
+        status = check_tokens(lease, first_token, n_tokens);
     if (status == KVT_OK && (first_layer > layers || n_layers > layers - first_layer))
         status = kvt_error(KVT_EINVAL, "layers %u and %u on; the geometry has %u", first_layer,
                            n_layers, layers);
     if (status == KVT_OK)
         status = check_blocks(blocks, first_token + n_tokens);
     if (status == KVT_OK && n_tokens > 0 && n_layers > 0)
-        status = decode(lease, first_token, n_tokens, first_layer, n_layers, to, blocks, stream);
+        status = plan_tokens(lease, first_token, n_tokens, blocks, stream, &n, &work);
+    if (work) {
+        status = work->calls->decode(work->batch, first_layer, n_layers, to, why, sizeof why);
+        if (status != KVT_OK)
+            kvt_error(status, "%s", why);
+    }
+    kvt_client_leave(lease->client);
+    return status;
+}
+
+kvt_status kvt_pages_device(kvt_lease *lease, size_t first_token, size_t n_tokens, void *stream,
+                            kvt_device_pages *ret_pages) {
+    kvt_device_pages pages = {0};
+    kvt_device_work *work = NULL;
+    kvt_status status = kvt_lease_enter(lease);
+    if (status != KVT_OK)
+        return status;
+    status = kvt_lease_catch_up(lease);
+    if (status == KVT_OK)
+        status = check_arena(lease);
+    if (status == KVT_OK)
+        status = check_tokens(lease, first_token, n_tokens);
+    if (status == KVT_OK && n_tokens > 0)
+        status = plan_tokens(lease, first_token, n_tokens, NULL, stream, &pages.n_pages, &work);
+    if (work)
+        pages.pages = work->calls->pages(work->batch);
+    pages.shape = &lease->client->shapes[0];
+    if (status == KVT_OK)
+        *ret_pages = pages;
     kvt_client_leave(lease->client);
     return status;
 }

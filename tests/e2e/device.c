@@ -7,6 +7,7 @@
  * Only with KVT_TEST_DEVICE=cuda. With an argument: without the deaths and the pressure, for the
  * planted bugs.
  */
+#include "kernels/kernels.h"
 #include "tests/e2e/e2e.h"
 #include "tests/e2e/gpu.h"
 
@@ -363,6 +364,85 @@ static void test_unsealed(const e2e_daemon *d) {
     gpu_stream_free(stream);
 }
 
+/* --- in place -----------------------------------------------------------------------------------
+ */
+
+/* The scores q . k of all rows, from rows that were decoded; within what rounding them costs. */
+static void check_scores(const uint16_t *k, const float *q, const float *scores, uint32_t rows) {
+    enum { DIM = 128 };
+    for (uint32_t h = 0; h < HEADS; h++)
+        for (uint32_t t = 0; t < rows; t++) {
+            float score = 0, size = 0;
+            for (uint32_t i = 0; i < DIM; i++) {
+                float part = q[h * DIM + i] * oracle_float(KVT_F16, k[(t * HEADS + h) * DIM + i]);
+                score += part;
+                size += part < 0 ? -part : part;
+            }
+            float error = score - scores[h * E2E_PAGE_TOKENS + t];
+            CHECK_MSG((error < 0 ? -error : error) <= size * 2e-3f, "row %u: %g, not %g", t,
+                      (double)scores[h * E2E_PAGE_TOKENS + t], (double)score);
+        }
+}
+
+/* An engine that attends over the encoded pages where they stand in the arena
+ * (tests/cuda/engine.cu, which is part of the module on the stand-in). */
+static void test_in_place(const e2e_daemon *d) {
+    enum { DIM = 128, N = 44, ELEMENTS = N * HEADS * DIM };
+    kvt_options options = {.socket = d->socket};
+    kvt_realm realm;
+    kvt_client *client;
+    kvt_lease *lease;
+    kvt_layout layout;
+    kvt_device_pages pages;
+    static uint16_t host[2][ELEMENTS];
+    float q[HEADS * DIM], scores[3][HEADS * E2E_PAGE_TOKENS];
+    uint32_t tokens[N];
+    int (*attend)(const void *, const void *, uint32_t, const void *, void *, void *, void *);
+    *(void **)(void *)&attend = gpu_symbol("engine_attend");
+    e2e_realm(&realm);
+    kvt_geometry_init(&realm.geometry, 1, HEADS, DIM, E2E_PAGE_TOKENS);
+    realm.codec = "k8v4";
+    CHECK_EQ(kvt_open(&options, &realm, &client), KVT_OK);
+    kvt_layout_token_major(&realm.geometry, N, host[0], host[1], &layout);
+    for (int i = 0; i < ELEMENTS; i++)
+        host[0][i] = host[1][i] =
+            (uint16_t)(0x3000 + check_below(&seed, 0x1000) + 0x8000 * (uint32_t)(i % 2));
+    for (uint32_t i = 0; i < N; i++)
+        tokens[i] = 20000000 + i;
+    for (int i = 0; i < HEADS * DIM; i++)
+        q[i] = (float)check_below(&seed, 2001) / 1000 - 1;
+    CHECK_EQ(kvt_acquire(client, tokens, N, KVT_CLAIM, &lease), KVT_OK);
+    for (size_t page = 0; page < 3; page++) {
+        kvt_layout from = layout;
+        for (int p = 0; p < 2; p++)
+            from.part[p] = (char *)from.part[p] + page * E2E_PAGE_TOKENS * HEADS * DIM * 2;
+        CHECK_EQ(kvt_encode(lease, page, &from), KVT_OK);
+    }
+    CHECK_EQ(kvt_seal(lease, NULL), KVT_OK);
+    CHECK_EQ(kvt_decode(lease, 0, N, 0, 1, &layout), KVT_OK);
+    void *stream = gpu_stream(), *device_q = gpu_memory(sizeof q);
+    void *device_scores = gpu_memory(sizeof scores), *out = gpu_memory(sizeof q);
+    gpu_put(device_q, q, sizeof q);
+    CHECK_EQ(kvt_pages_device(lease, 0, N, stream, &pages), KVT_OK);
+    CHECK_EQ(pages.n_pages, 3);
+    size_t page_bytes = sizeof(kvt_cuda_page);
+    for (uint32_t i = 0; i < 3; i++)
+        CHECK_EQ(attend(pages.shape, (const char *)pages.pages + i * page_bytes, 0, device_q,
+                        (char *)device_scores + i * sizeof scores[0], out, stream),
+                 0);
+    CHECK_EQ(kvt_release(lease), KVT_OK); /* waits for the engine's kernels, too */
+    gpu_get(scores, device_scores, sizeof scores);
+    for (uint32_t i = 0; i < 3; i++) {
+        uint32_t rows = i < 2 ? E2E_PAGE_TOKENS : N - 2 * E2E_PAGE_TOKENS;
+        check_scores(host[0] + i * E2E_PAGE_TOKENS * HEADS * DIM, q, scores[i], rows);
+    }
+    kvt_close(client);
+    gpu_free(device_q);
+    gpu_free(device_scores);
+    gpu_free(out);
+    gpu_stream_free(stream);
+}
+
 /* --- ends ---------------------------------------------------------------------------------------
  */
 
@@ -519,6 +599,8 @@ int main(int argc, char **argv) {
         e2e_finish(&d);
         return 0;
     }
+    if (!getenv("KVT_TEST_CUDART"))
+        test_in_place(&d);
     test_dead_workers(&d);
     test_dead_daemon(&d, settings);
     if (!getenv("KVT_TEST_CUDART")) /* only the stand-in fails when it is told to */
