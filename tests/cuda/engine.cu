@@ -18,6 +18,15 @@ KVT_LANE float sum_of_row(float x) {
     return x;
 }
 
+/* As kvt_lane_decode, and for raw16 too: the first rows of a path's first page are such a segment.
+ */
+KVT_LANE void decode(const kvt_lane_unit *unit, uint32_t dtype, uint32_t group,
+                     const kvt_lane_channels *channels, const kvt_lane_codes *codes, float *x) {
+    uint4 elements = kvt_lane_decode_elements(unit, dtype, group, channels, codes);
+    for (uint32_t i = 0; i < KVT_GROUP; i++)
+        x[i] = kvt_lane_float_of_element(dtype, kvt_lane_element(elements, i));
+}
+
 /*
  * One warp for each head: its 32 lanes hold two rows of 16 groups. That is the order of lanes that
  * rotated codecs ask for, and all lanes call kvt_lane_decode together: a lane whose row is not
@@ -42,11 +51,11 @@ static __global__ void __launch_bounds__(32)
                 v_codes = kvt_lane_load(&v, row, group);
             }
             float x[KVT_GROUP], score = 0;
-            kvt_lane_decode(&k, group, &k_channels, &k_codes, x);
+            decode(&k, shape.dtype, group, &k_channels, &k_codes, x);
             for (uint32_t i = 0; i < KVT_GROUP; i++)
                 score += x[i] * q[head * ENGINE_DIM + group * KVT_GROUP + i];
             score = sum_of_row(score);
-            kvt_lane_decode(&v, group, &v_channels, &v_codes, x);
+            decode(&v, shape.dtype, group, &v_channels, &v_codes, x);
             if (row >= rows)
                 continue;
             if (group == 0)
