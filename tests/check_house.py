@@ -73,7 +73,8 @@ ARCHIVES = {
     "kvt_kernels": (),
     "kvt_device": ("kvt_kernels",),
     "kvt_store": ("kvt_kernels", "kvt_device"),
-    "kvt_core": ("kvt_radix", "kvt_store", "kvt_kernels", "kvt_device", "kvt_wire"),
+    "kvt_policy": ("kvt_radix",),
+    "kvt_core": ("kvt_radix", "kvt_policy", "kvt_store", "kvt_kernels", "kvt_device", "kvt_wire"),
 }
 LIBRARY_SYMBOLS = r"(nng|nni|mdb|ZSTD|cJSON|cuda|cu[A-Z])\w*|(in|de)flate\w*|gz(open|read|write)\w*"
 THREAD_SYMBOLS = r"(pthread|thrd|mtx|cnd|sem)_\w+"
@@ -81,6 +82,7 @@ IO_SYMBOLS = (r"(open|openat|creat|read|write|pread|pwrite|close|socket|connect|
               r"send\w*|recv\w*|mmap|munmap|fopen|fread|fwrite|poll|epoll_\w+|clock_gettime|time|"
               r"gettimeofday|nanosleep|usleep|sleep|getrandom|rand|random|fork|getenv)(64)?")
 SYMBOL_BANS = {
+    "kvt_policy": (LIBRARY_SYMBOLS, THREAD_SYMBOLS, IO_SYMBOLS),
     "kvt_radix": (LIBRARY_SYMBOLS, THREAD_SYMBOLS, IO_SYMBOLS),
     "kvt_core": (LIBRARY_SYMBOLS, THREAD_SYMBOLS, IO_SYMBOLS),
     "kvt_store": (LIBRARY_SYMBOLS, THREAD_SYMBOLS),
