@@ -142,6 +142,9 @@ static void reply_seal(core *c, core_ticket ticket, uint64_t number, lease *l,
                        kvt_status page_status, uint32_t first_page) {
     held_prefix h = lease_look(c, l, UINT32_MAX);
     kvt_seal_rep rep = {.page_status = (uint32_t)page_status, .held_tokens = h.tokens};
+    /* One was to be left to compute: whoever is told here that all is held has computed it. */
+    if (h.tokens >= l->n_tokens)
+        l->leave_one = 0;
     rep.n_lists = make_lists(c, l, &h, first_page, rep.lists);
     lease_tell(c, l, &h);
     kvt_writer w;
