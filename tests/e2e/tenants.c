@@ -347,8 +347,8 @@ static int stranger(const e2e_daemon *d, uint64_t seed) {
 /* Leases all that fits, then goes on asking for more. */
 static int greedy(const e2e_daemon *d, uint64_t seed) {
     e2e_worker w;
-    uint32_t tokens[E2E_MAX_TOKENS], refused = 0;
-    kvt_lease *lease;
+    uint32_t tokens[E2E_MAX_TOKENS], refused = 0, n_held = 0;
+    kvt_lease *lease, *held[1024];
     become(RED, RED, RED);
     e2e_worker_open(&w, d, seed, 20000);
     for (uint32_t i = 0; refused < 200; i++) {
@@ -356,6 +356,8 @@ static int greedy(const e2e_daemon *d, uint64_t seed) {
         kvt_status status = fill(&w, tokens, PAGE, &lease);
         if (status == KVT_OK) {
             CHECK_EQ(refused, 0); /* nothing of what it holds goes for more of it */
+            CHECK(n_held < 1024);
+            held[n_held++] = lease;
             continue;
         }
         CHECK_EQ(status, KVT_EFULL);
@@ -366,6 +368,8 @@ static int greedy(const e2e_daemon *d, uint64_t seed) {
             e2e_say('f');
     }
     CHECK_EQ(e2e_hear(), 'e');
+    while (n_held > 0)
+        CHECK_EQ(kvt_release(held[--n_held]), KVT_OK);
     e2e_worker_close(&w);
     return 0;
 }
