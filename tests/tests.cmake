@@ -148,6 +148,9 @@ kvt_test(e2e_books SOURCES e2e/books.c e2e/e2e.c LIBS kvtrunk_static kvt_oracle 
 kvt_test(e2e_books_long TARGET e2e_books ARGS 1 LABELS slow TIMEOUT 1800)
 kvt_test(e2e_async SOURCES e2e/async.c e2e/e2e.c LIBS kvtrunk_static kvt_oracle
          LABELS e2e threads NEEDS kvtrunkd TIMEOUT 300)
+if(KVT_SANITIZE) # a daemon that is slowed down tenfold, and checks itself all the time, needs a core
+    set_property(TEST e2e_async PROPERTY RUN_SERIAL ON)
+endif()
 # Every nth allocation and system call fails. Without sanitizers, whose own allocator must come first.
 if(NOT KVT_SANITIZE)
     add_library(kvt_failing SHARED failing/shim.c)

@@ -114,7 +114,7 @@ void e2e_finish(e2e_daemon *d) {
 }
 
 uint64_t e2e_count(const e2e_daemon *d, const char *name) {
-    kvt_options options = {.socket = d->socket, .name = "e2e counts"};
+    kvt_options options = {.socket = d->socket, .name = "e2e counts", .timeout_ms = 30000};
     kvt_client *client;
     char *json, key[64];
     CHECK_MSG(kvt_open_reports(&options, &client) == KVT_OK, "%s", kvt_last_error());
