@@ -148,7 +148,7 @@ typedef struct waiter {
     uint16_t op;      /* WAIT, ACQUIRE (pages come up), SPILL */
     core_ticket ticket;
     uint64_t number;
-    uint64_t lease; /* 0: of SPILL */
+    uint64_t lease; /* 0: of SPILL, VERIFY */
     uint32_t held_tokens;
     uint32_t first_page;
     uint64_t due_ms;
@@ -213,9 +213,8 @@ typedef struct tiers {
     tier_page *pages;   /* [max_pages] */
     order *device_clean, *device_dirty, *host_clean, *host_dirty;
     void *order_memory[4];
-    uint64_t newest_key; /* of any touch: what a page in use counts as */
-    uint64_t sequence;   /* of dirty pages, in the order in which they were sealed */
-    uint32_t n_absent;   /* sealed pages in the tree without an arena frame */
+    uint64_t sequence; /* of dirty pages, in the order in which they were sealed */
+    uint32_t n_absent; /* sealed pages in the tree without an arena frame */
     uint32_t n_host, n_disk;
     uint32_t n_jobs;
     uint32_t *host_page; /* scratch [max_host_frames]: index + 1 */
