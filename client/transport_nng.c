@@ -18,8 +18,9 @@
  *
  * Because of the last one there may be several UPLINKS, each an nng socket with its dialer. The
  * newest is used. If its connection is lost and it makes no other though somebody listens, it is
- * abandoned and a new one made, which needs nothing of the old. nng_close runs in a thread of its
- * own, which may hang there if it must.
+ * abandoned and a new one made, which needs nothing of the old. So is one that never gets its
+ * first: where the clearing hangs, a connection cut in its handshake is not tried again either.
+ * nng_close runs in a thread of its own, which may hang there if it must.
  */
 #include "client/transport.h"
 #include "client/assert.h"
@@ -43,6 +44,7 @@ enum {
     RECONNECT_MAX_MS = 200,
     LOOK_AGAIN_MS = 50, /* while waiting for a connection: is there still somebody? */
     STUCK_MS = 1000,    /* a connection that is not made again for so long: abandon the uplink */
+    SLOW_MS = 5000,     /* the first one; doubled for each uplink that never had any */
     CLOSE_MS = 1000,    /* kvt_transport_close does not wait longer for nng */
     NUMBER_AT = 16,     /* in the header of a message */
 };
@@ -74,7 +76,7 @@ struct uplink {
     slot *free_slots;
     uint32_t n_calls; /* that use it */
     uint32_t n_pipes; /* that it has had */
-    uint64_t lost_ms; /* when it lost the last of them */
+    uint64_t lost_ms; /* when it lost the last of them, or was made */
     int connected;
     int closing;
 };
@@ -286,6 +288,7 @@ static kvt_status link_new(kvt_transport *t) {
     }
     l->transport = t;
     l->n_calls = 1; /* this one, until it is dialling */
+    l->lost_ms = kvt_now_ms();
     l->next = t->links;
     t->links = l;
     t->refs++;
@@ -328,9 +331,23 @@ static kvt_status no_connection(const kvt_transport *t, int error) {
                      t->address.sun_path, strerror(error));
 }
 
-/* Has it lost its connection and not made another, for so long that it never will? */
-static int is_stuck(const uplink *l) {
-    return l->n_pipes > 0 && !l->connected && kvt_now_ms() - l->lost_ms >= STUCK_MS;
+/* How long the newest uplink may take. Where nng hangs, none is ever connected again. One that
+ * never was may only have met a daemon that is slow or stopped, which should not find ever more of
+ * them when it goes on. */
+static uint64_t patience_ms(const uplink *newest) {
+    int hangs = atomic_load(&nng_hangs);
+    if (newest->n_pipes > 0)
+        return hangs ? RECONNECT_MAX_MS : STUCK_MS;
+    uint64_t patience = hangs ? STUCK_MS : SLOW_MS;
+    for (const uplink *l = newest->next; l; l = l->next)
+        if (l->n_pipes == 0 && patience < 16 * SLOW_MS)
+            patience *= 2;
+    return patience;
+}
+
+/* Has it no connection, for so long that it will never make one? */
+static int is_stuck(const uplink *newest) {
+    return !newest->connected && kvt_now_ms() - newest->lost_ms >= patience_ms(newest);
 }
 
 static int is_canceled(const kvt_cancel_flag *cancel) {
@@ -352,7 +369,7 @@ static kvt_status wait_connected(kvt_transport *t, uint64_t deadline_ms,
             return kvt_error(KVT_ECONN, "the daemon at %s does not take connections in time",
                              t->address.sun_path);
         int stuck = t->links && is_stuck(t->links);
-        if (stuck)
+        if (stuck && t->links->n_pipes > 0)
             atomic_store(&nng_hangs, 1);
         if (!t->links || stuck)
             status = link_new(t);
