@@ -39,8 +39,8 @@ kvt_status kvt_codec_room(const kvt_geometry *geometry, uint32_t group, const ch
 }
 
 kvt_status kvt_codec_encode(const kvt_geometry *geometry, uint32_t group, const char *codec,
-                            uint32_t n_rows, const kvt_layout *from, void *to, size_t to_bytes,
-                            size_t *ret_bytes) {
+                            size_t number, uint32_t n_rows, const kvt_layout *from, void *to,
+                            size_t to_bytes, size_t *ret_bytes) {
     kvt_page_shape shape;
     kvt_status status = shape_of(geometry, group, codec, &shape);
     if (status != KVT_OK)
@@ -49,7 +49,8 @@ kvt_status kvt_codec_encode(const kvt_geometry *geometry, uint32_t group, const 
         return kvt_error(KVT_EINVAL, "the layout is NULL");
     if (!is_page_at(to))
         return not_aligned();
-    status = kvt_page_encode(&shape, n_rows, from, to, to_bytes, ret_bytes);
+    status =
+        kvt_page_encode_cow(&shape, NULL, 0, 0, n_rows, from, number == 0, to, to_bytes, ret_bytes);
     return status == KVT_OK ? KVT_OK : kvt_error_plain(status);
 }
 
@@ -82,8 +83,8 @@ kvt_status kvt_codec_decode(const kvt_geometry *geometry, uint32_t group, const 
 }
 
 kvt_status kvt_codec_transcode(const kvt_geometry *geometry, uint32_t group, const char *codec,
-                               const void *page, size_t page_bytes, void *to, size_t to_bytes,
-                               size_t *ret_bytes) {
+                               size_t number, const void *page, size_t page_bytes, void *to,
+                               size_t to_bytes, size_t *ret_bytes) {
     kvt_page_shape shape;
     uint32_t rows;
     kvt_status status = open_page(geometry, group, codec, page, page_bytes, &shape, &rows);
@@ -94,7 +95,8 @@ kvt_status kvt_codec_transcode(const kvt_geometry *geometry, uint32_t group, con
     void *elements = kvt_memory_get(kvt_page_elements_bytes(&shape));
     if (!elements)
         return kvt_error_plain(KVT_ENOMEM);
-    status = kvt_page_transcode(&shape, page, page_bytes, elements, to, to_bytes, ret_bytes);
+    status = kvt_page_transcode(&shape, page, page_bytes, number == 0, elements, to, to_bytes,
+                                ret_bytes);
     free(elements);
     return status == KVT_OK ? KVT_OK : kvt_error_plain(status);
 }

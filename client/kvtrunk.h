@@ -590,7 +590,9 @@ kvt_status kvt_sync(kvt_lease *lease);
 /*
  * What kvt_encode and kvt_decode do, on pages in the caller's own memory: for engines with a store
  * of their own, and to see what a codec set does to a model's KV. `group` is the layer group whose
- * layers the page has; layers are counted from the group's first. Pages are 64-byte aligned.
+ * layers the page has; layers are counted from the group's first. `number` is that of the page in
+ * its path, from 0: as with kvt_encode, the first tokens of page 0 are kept as they are under a
+ * codec set that loses bits. Pages are 64-byte aligned.
  * All four are pure, but for work space that kvt_codec_transcode allocates; any thread.
  *
  * Errors: KVT_EGEOMETRY, KVT_ELIMIT (also: to_bytes is too small), KVT_ESYNTAX (codec),
@@ -604,8 +606,8 @@ kvt_status kvt_codec_room(const kvt_geometry *geometry, uint32_t group, const ch
 
 /* Encodes n_rows rows (1 .. page_tokens; token 0 of `from` is row 0) of all layers of the group. */
 kvt_status kvt_codec_encode(const kvt_geometry *geometry, uint32_t group, const char *codec,
-                            uint32_t n_rows, const kvt_layout *from, void *to, size_t to_bytes,
-                            size_t *ret_bytes);
+                            size_t number, uint32_t n_rows, const kvt_layout *from, void *to,
+                            size_t to_bytes, size_t *ret_bytes);
 
 /* Decodes rows [first_row, first_row + n_rows) of layers [first_layer, first_layer + n_layers), of
  * a page of any codec set: the page says which. */
@@ -619,8 +621,8 @@ kvt_status kvt_codec_decode(const kvt_geometry *geometry, uint32_t group, const 
  * be measured over i4 at once; other steps from few bits to few bits lose twice.
  */
 kvt_status kvt_codec_transcode(const kvt_geometry *geometry, uint32_t group, const char *codec,
-                               const void *page, size_t page_bytes, void *to, size_t to_bytes,
-                               size_t *ret_bytes);
+                               size_t number, const void *page, size_t page_bytes, void *to,
+                               size_t to_bytes, size_t *ret_bytes);
 
 /* ------------------------------------------------------------------------------------------------
  * CALLS THAT DO NOT BLOCK: begin, poll, finish

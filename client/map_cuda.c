@@ -340,6 +340,7 @@ static uint32_t write_orders(kvt_cuda_batch *b, const kvt_cuda_order *orders, ui
                                         .rows = o->rows,
                                         .keep_rows = o->keep_rows,
                                         .or_raw = 1,
+                                        .is_first = o->is_first,
                                         .block_rows = blocks ? blocks->block_rows : 0,
                                         .blocks = blocks ? b->device_blocks : NULL};
         if (o->keep_rows == 0)

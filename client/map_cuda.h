@@ -46,6 +46,7 @@ typedef struct kvt_cuda_order {
     uint32_t keep_rows; /* copied from a page in the arena, whose checksum is looked at */
     uint64_t keep_offset;
     uint32_t keep_bytes;
+    uint32_t is_first; /* the first page of a path */
 } kvt_cuda_order;
 
 /* Statuses come with a sentence in why where there is one: KVT_ENOTSUP (no such GPU here), KVT_EIO

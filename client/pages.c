@@ -232,7 +232,8 @@ static void prune_encoded(kvt_lease *lease, kvt_encoded *encoded) {
  */
 static kvt_status encode_cow(const kvt_lease *lease, const kvt_page_shape *shape,
                              const kvt_wire_page *page, uint32_t keep_rows, uint32_t n_rows,
-                             const kvt_layout *from, void *to, size_t room, size_t *ret_bytes) {
+                             const kvt_layout *from, int is_first, void *to, size_t room,
+                             size_t *ret_bytes) {
     const uint8_t *bytes = NULL;
     kvt_page_copy copy = {0};
     uint32_t rows_there = 0;
@@ -244,8 +245,8 @@ static kvt_status encode_cow(const kvt_lease *lease, const kvt_page_shape *shape
     if (status == KVT_OK && rows_there < keep_rows)
         status = KVT_ECORRUPT;
     if (status == KVT_OK)
-        status = kvt_page_encode_cow(shape, bytes, page->bytes, keep_rows, n_rows, from, to, room,
-                                     ret_bytes);
+        status = kvt_page_encode_cow(shape, bytes, page->bytes, keep_rows, n_rows, from, is_first,
+                                     to, room, ret_bytes);
     free(copy.bytes);
     return kvt_arena_was_fresh(lease->arena, page) ? status : KVT_ESTALE;
 }
@@ -256,17 +257,17 @@ static kvt_status encode_into(const kvt_lease *lease, uint32_t page, uint32_t gr
     const kvt_page_shape *shape = &lease->client->shapes[group];
     uint32_t first_token = page * shape->page_tokens;
     kvt_status status = KVT_ELIMIT;
-    int keeps = lease->held_tokens > first_token;
+    int keeps = lease->held_tokens > first_token, is_first = page == 0;
     if (keeps) {
         uint32_t keep_rows = lease->held_tokens - first_token;
-        status =
-            encode_cow(lease, shape, kvt_lease_page(lease, page, group),
-                       keep_rows < n_rows ? keep_rows : n_rows, n_rows, from, to, room, ret_bytes);
+        status = encode_cow(lease, shape, kvt_lease_page(lease, page, group),
+                            keep_rows < n_rows ? keep_rows : n_rows, n_rows, from, is_first, to,
+                            room, ret_bytes);
     }
     /* Nothing to keep: all of it from the worker. Or it is in too many pieces already: then too,
      * but raw, since the worker has the rows that are held as they were decoded, and to encode them
      * again would lose once more. */
-    if (status == KVT_ELIMIT && page == 0 && !keeps)
+    if (status == KVT_ELIMIT && is_first && !keeps)
         status = kvt_page_encode_first(shape, n_rows, from, to, room, ret_bytes);
     else if (status == KVT_ELIMIT)
         status = kvt_page_encode(keeps ? &lease->client->raw_shapes[group] : shape, n_rows, from,

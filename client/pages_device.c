@@ -339,6 +339,7 @@ static kvt_status fill_orders(encode_call *e, size_t first_token) {
         size_t at = (size_t)encoded->page * page_tokens;
         o->to_offset = kvt_staging_offset(encoded->staging, encoded->slot);
         o->token = at - first_token;
+        o->is_first = encoded->page == 0;
         if (lease->held_tokens <= at)
             continue;
         const kvt_wire_page *page = kvt_lease_page(lease, encoded->page, 0);

@@ -111,6 +111,7 @@ typedef struct kvt_cuda_write {
     const uint64_t *blocks; /* whose block table this is: what counts as token t here is token
                                blocks[t / block_rows] + t % block_rows of the layout. In device
                                memory. NULL: t itself */
+    uint32_t is_first;      /* 1: the first page of a path, see kvt_page_encode_first */
 } kvt_cuda_write;
 
 typedef struct kvt_cuda_result {
@@ -122,17 +123,17 @@ typedef struct kvt_cuda_result {
 uint64_t kvt_cuda_workspace_bytes(const kvt_page_shape *shape, uint32_t n_pages);
 
 /*
- * Encodes pages whole, header and checksums included, as kvt_page_encode (keep_rows = 0) and
- * kvt_page_encode_cow do: the new rows from `from`, a segment that a codec refuses as raw16. What
- * stands in a page whose status is not KVT_OK is void.
+ * Encodes pages whole, header and checksums included, as kvt_page_encode (keep_rows = 0),
+ * kvt_page_encode_first and kvt_page_encode_cow do: the new rows from `from`, a segment that a
+ * codec refuses as raw16. What stands in a page whose status is not KVT_OK is void.
  */
 int kvt_cuda_encode(const kvt_page_shape *shape, const kvt_cuda_write *writes, uint32_t n_writes,
                     const kvt_layout *from, kvt_cuda_result *ret_results, void *workspace,
                     void *stream);
 
 /*
- * Encodes the rows of pages[i], in one segment, under the codecs of `shape` (same geometry) as
- * writes[i] says: kvt_page_decode and kvt_page_encode without the 16-bit elements between them.
+ * Encodes the rows of pages[i], as a page of its own, under the codecs of `shape` (same geometry)
+ * as writes[i] says: kvt_page_decode and kvt_page_encode without the 16-bit elements between them.
  * writes[i].rows must be pages[i].n_rows, keep_rows 0 (KVT_EINVAL). For pages of raw16, i8k and i8v
  * alone, as they cool to fewer bits: KVT_ENOTSUP for others, since codes of few bits coded once
  * more lose twice. Who wants that all the same calls kvt_cuda_decode into a layout of its own and

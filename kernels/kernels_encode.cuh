@@ -6,9 +6,9 @@
  *
  *     prepare   a warp a page    sizes, the header of a page whose rows are kept, room
  *     copy      some blocks      the kept rows, as encoded bytes
- *     encode    a block a slice  the new segment
- *     settle    a thread a page  refused? then the segment becomes raw16
- *     fallback  some blocks      the new segment once more, where it was refused
+ *     encode    a block a slice  the new segments: of a path's first page a raw one, then the coded
+ *     settle    a thread a page  refused? then the coded segment becomes raw16
+ *     fallback  some blocks      that segment once more, where it was refused
  *     sum       some blocks      checksum: sums of blocks (kernels_sum.cuh)
  *     finish    a warp a page    checksum: chain; header; result
  */
@@ -24,7 +24,8 @@ typedef struct page_job {
     uint64_t room_bytes;
     uint32_t keep_rows;
     uint32_t rows;
-    uint32_t refused; /* by the new segment's codecs */
+    uint32_t first_new; /* segments from here on are encoded, those in front of it copied */
+    uint32_t refused;   /* by the codecs of the last one: the others are raw */
     uint32_t block_rows;
     const uint64_t *blocks; /* of the write */
     uint32_t saturated[KVT_PAGE_MAX_SEGMENTS];
@@ -92,6 +93,39 @@ KVT_LANE uint32_t check_source(const kvt_cuda_page *source, const kvt_cuda_write
     return KVT_OK;
 }
 
+/* As loses_bits in page.c. */
+KVT_LANE int loses_bits(const kvt_cuda_page *made) {
+    for (uint32_t i = 0; i < made->n_ranges; i++) {
+        for (uint32_t p = 0; p < 2; p++) {
+            uint32_t codec = made->ranges[i].codec[p];
+            if (codec != KVT_CODEC_RAW16 && codec != KVT_CODEC_FP8S_E4M3 &&
+                codec != KVT_CODEC_FP8S_E5M2)
+                return 1;
+        }
+    }
+    return 0;
+}
+
+/* Adds segments for all rows that the page does not have yet, as write_rows in page.c. */
+KVT_LANE uint32_t add_new_segments(const kvt_page_shape *shape, const kvt_cuda_write *write,
+                                   page_job *job) {
+    kvt_cuda_page *made = &job->made;
+    uint32_t sink = write->is_first && loses_bits(made) ? KVT_PAGE_SINK_ROWS : 0;
+    uint32_t raw_end = sink < write->rows ? sink : write->rows;
+    while (made->rows < write->rows) {
+        int raw = made->rows < raw_end;
+        if (made->n_segments == KVT_PAGE_MAX_SEGMENTS && write->or_raw) {
+            made->rows = made->n_segments = made->raw_segments = made->payload_bytes = 0;
+            job->first_new = job->keep_rows = 0;
+            return add_segment(shape, job, write->rows, 1) ? KVT_OK : KVT_ELIMIT;
+        }
+        if (made->n_segments == KVT_PAGE_MAX_SEGMENTS ||
+            !add_segment(shape, job, (raw ? raw_end : write->rows) - made->rows, raw))
+            return KVT_ELIMIT;
+    }
+    return KVT_OK;
+}
+
 KVT_LANE uint32_t prepare(const kvt_page_shape *shape, const kvt_cuda_write *write,
                           const kvt_cuda_page *source, const kvt_lane_header *header,
                           uint32_t keep_status, page_job *job) {
@@ -105,7 +139,7 @@ KVT_LANE uint32_t prepare(const kvt_page_shape *shape, const kvt_cuda_write *wri
     job->room_bytes = write->room_bytes;
     job->keep_rows = write->keep_rows;
     job->rows = write->rows;
-    job->refused = 0;
+    job->first_new = job->refused = 0;
     job->block_rows = write->block_rows;
     job->blocks = write->blocks;
     if (write->rows < 1 || write->rows > shape->page_tokens || write->keep_rows > write->rows)
@@ -113,16 +147,8 @@ KVT_LANE uint32_t prepare(const kvt_page_shape *shape, const kvt_cuda_write *wri
     uint32_t status = source ? check_source(source, write) : (uint32_t)KVT_OK;
     if (status == KVT_OK && write->keep_rows > 0)
         status = keep_status == KVT_OK ? keep_segments(shape, job, header) : keep_status;
-    if (status != KVT_OK || write->rows == write->keep_rows)
-        return status;
-    if (made->n_segments == KVT_PAGE_MAX_SEGMENTS) {
-        if (!write->or_raw)
-            return KVT_ELIMIT;
-        made->rows = made->n_segments = made->raw_segments = made->payload_bytes = 0;
-        job->keep_rows = 0;
-        return add_segment(shape, job, write->rows, 1) ? KVT_OK : KVT_ELIMIT;
-    }
-    return add_segment(shape, job, write->rows - write->keep_rows, 0) ? KVT_OK : KVT_ELIMIT;
+    job->first_new = made->n_segments;
+    return status == KVT_OK ? add_new_segments(shape, write, job) : status;
 }
 
 /* Zero bytes from a segment's end to the next multiple of 64; sizes of segments are multiples
@@ -204,7 +230,7 @@ static __global__ void __launch_bounds__(KVT_BLOCK_THREADS)
 }
 
 /* ------------------------------------------------------------------------------------------------
- * The new segment
+ * The new segments
  * ---------------------------------------------------------------------------------------------- */
 
 /* A group of the tile: row r of the slice. What a codec would refuse becomes 0, and is noted. */
@@ -281,11 +307,11 @@ KVT_LANE void load_tile_of_page(const kvt_page_shape *shape, const kvt_cuda_page
     }
 }
 
-/* One slice of one unit of the page's last segment. */
-KVT_LANE void encode_unit_slice(const kvt_page_shape *shape, const page_job *job,
+/* One slice of one unit of segment s. */
+KVT_LANE void encode_unit_slice(const kvt_page_shape *shape, const page_job *job, uint32_t s,
                                 const row_source *source, unit_index u, uint32_t slice_number,
                                 uint32_t n_slices, kvt_tile *tile, kvt_seen *seen) {
-    uint32_t s = job->made.n_segments - 1, rows = job->made.segments[s].rows;
+    uint32_t rows = job->made.segments[s].rows;
     kvt_lane_unit unit = kvt_lane_unit_of_page(shape, &job->made, s, u.layer, u.part, u.head);
     kvt_slice slice = kvt_slice_of(unit.codec, unit.dim, rows, slice_number, n_slices);
     if (slice.n_rows == 0 || slice.n_groups == 0)
@@ -314,8 +340,12 @@ static __global__ void __launch_bounds__(KVT_BLOCK_THREADS)
     uint32_t unit_number = blockIdx.x / n_slices;
     unit_index u = {unit_number / shape.n_kv_heads, blockIdx.z, unit_number % shape.n_kv_heads};
     kvt_seen seen = {0, 0};
-    encode_unit_slice(&shape, job, &source, u, blockIdx.x % n_slices, n_slices, (kvt_tile *)shared,
-                      &seen);
+    for (uint32_t s = job->first_new; s < job->made.n_segments; s++) {
+        if (s > job->first_new)
+            __syncthreads(); /* the tile of the segment before is done with */
+        encode_unit_slice(&shape, job, s, &source, u, blockIdx.x % n_slices, n_slices,
+                          (kvt_tile *)shared, &seen);
+    }
     uint32_t saturated = __reduce_add_sync(KVT_ALL_LANES, seen.saturated);
     int refused = __any_sync(KVT_ALL_LANES, seen.refused);
     if (threadIdx.x % WARP != 0)
@@ -355,8 +385,8 @@ static __global__ void __launch_bounds__(KVT_BLOCK_THREADS)
         uint32_t number = i / n_slices;
         unit_index u = {number / (2 * heads), number / heads % 2, number % heads};
         kvt_seen seen = {0, 0};
-        encode_unit_slice(&shape, job, &source, u, i % n_slices, n_slices, (kvt_tile *)shared,
-                          &seen);
+        encode_unit_slice(&shape, job, job->made.n_segments - 1, &source, u, i % n_slices, n_slices,
+                          (kvt_tile *)shared, &seen);
         __syncthreads(); /* the tile is free again */
     }
 }

@@ -102,6 +102,8 @@ static bool encode_segment(writer *w, const kvt_layout *from) {
 /* Adds a segment of `rows` rows, coded if the codecs take every element, raw if not, or if raw. */
 static kvt_status write_segment(writer *w, uint32_t rows, const kvt_layout *from, int raw) {
     kvt_page_header before = w->header;
+    if (before.n_segments == KVT_PAGE_MAX_SEGMENTS)
+        return KVT_ELIMIT;
     for (; raw < 2; raw++) {
         w->header = before;
         kvt_page_header_add(w->shape, &w->header, rows, raw);
@@ -113,47 +115,52 @@ static kvt_status write_segment(writer *w, uint32_t rows, const kvt_layout *from
     return KVT_EINTERNAL; /* raw16 refuses nothing */
 }
 
-kvt_status kvt_page_encode(const kvt_page_shape *shape, uint32_t rows, const kvt_layout *from,
-                           void *to, size_t to_bytes, size_t *ret_bytes) {
+/* Does some codec lose bits? fp8s does not: its elements are what the engine holds. */
+static int loses_bits(const kvt_range_list *list) {
+    for (uint32_t i = 0; i < list->n_ranges; i++)
+        for (int p = 0; p < 2; p++) {
+            uint8_t codec = list->ranges[i].codec[p];
+            if (codec != KVT_CODEC_RAW16 && codec != KVT_CODEC_FP8S_E4M3 &&
+                codec != KVT_CODEC_FP8S_E5M2)
+                return 1;
+        }
+    return 0;
+}
+
+/* All rows up to `rows` that the page does not have yet: of a path's first page those that are
+ * missing of its first KVT_PAGE_SINK_ROWS raw, all others coded. */
+static kvt_status write_rows(writer *w, uint32_t rows, const kvt_layout *from, int is_first) {
+    uint32_t sink = is_first && loses_bits(&w->header.list) ? KVT_PAGE_SINK_ROWS : 0;
+    uint32_t raw_end = sink < rows ? sink : rows;
+    kvt_status status = KVT_OK;
+    if (w->header.rows < raw_end)
+        status = write_segment(w, raw_end - w->header.rows, from, 1);
+    if (status == KVT_OK && w->header.rows < rows)
+        status = write_segment(w, rows - w->header.rows, from, 0);
+    return status;
+}
+
+static kvt_status encode(const kvt_page_shape *shape, uint32_t rows, const kvt_layout *from,
+                         int is_first, void *to, size_t to_bytes, size_t *ret_bytes) {
     if (rows < 1 || rows > shape->page_tokens || !layout_makes_sense(from))
         return KVT_EINVAL;
     writer w;
     writer_init(&w, shape, to, to_bytes);
     w.header.list = kvt_coded_ranges(shape);
-    kvt_status status = write_segment(&w, rows, from, 0);
+    kvt_status status = write_rows(&w, rows, from, is_first);
     if (status == KVT_OK)
         writer_end(&w, ret_bytes);
     return status;
 }
 
-/* Does some codec lose bits? fp8s does not: its elements are what the engine holds. */
-static bool loses_bits(const kvt_page_shape *shape) {
-    for (uint32_t i = 0; i < shape->n_ranges; i++)
-        for (int p = 0; p < 2; p++) {
-            uint8_t codec = shape->ranges[i].codec[p];
-            if (codec != KVT_CODEC_RAW16 && codec != KVT_CODEC_FP8S_E4M3 &&
-                codec != KVT_CODEC_FP8S_E5M2)
-                return true;
-        }
-    return false;
+kvt_status kvt_page_encode(const kvt_page_shape *shape, uint32_t rows, const kvt_layout *from,
+                           void *to, size_t to_bytes, size_t *ret_bytes) {
+    return encode(shape, rows, from, 0, to, to_bytes, ret_bytes);
 }
 
 kvt_status kvt_page_encode_first(const kvt_page_shape *shape, uint32_t rows, const kvt_layout *from,
                                  void *to, size_t to_bytes, size_t *ret_bytes) {
-    uint32_t raw_rows = rows < KVT_PAGE_SINK_ROWS ? rows : KVT_PAGE_SINK_ROWS;
-    if (!loses_bits(shape))
-        return kvt_page_encode(shape, rows, from, to, to_bytes, ret_bytes);
-    if (rows < 1 || rows > shape->page_tokens || !layout_makes_sense(from))
-        return KVT_EINVAL;
-    writer w;
-    writer_init(&w, shape, to, to_bytes);
-    w.header.list = kvt_coded_ranges(shape);
-    kvt_status status = write_segment(&w, raw_rows, from, 1);
-    if (status == KVT_OK && rows > raw_rows)
-        status = write_segment(&w, rows - raw_rows, from, 0);
-    if (status == KVT_OK)
-        writer_end(&w, ret_bytes);
-    return status;
+    return encode(shape, rows, from, 1, to, to_bytes, ret_bytes);
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -212,10 +219,10 @@ static kvt_status copy_segment(writer *w, const uint8_t *page, const kvt_segment
 }
 
 kvt_status kvt_page_encode_cow(const kvt_page_shape *shape, const void *page, size_t page_bytes,
-                               uint32_t keep_rows, uint32_t rows, const kvt_layout *from, void *to,
-                               size_t to_bytes, size_t *ret_bytes) {
+                               uint32_t keep_rows, uint32_t rows, const kvt_layout *from,
+                               int is_first, void *to, size_t to_bytes, size_t *ret_bytes) {
     if (keep_rows == 0)
-        return kvt_page_encode(shape, rows, from, to, to_bytes, ret_bytes);
+        return encode(shape, rows, from, is_first, to, to_bytes, ret_bytes);
     if (rows < keep_rows || rows > shape->page_tokens ||
         (rows > keep_rows && !layout_makes_sense(from)))
         return KVT_EINVAL;
@@ -235,11 +242,7 @@ kvt_status kvt_page_encode_cow(const kvt_page_shape *shape, const void *page, si
         if (status != KVT_OK)
             return status;
     }
-    if (rows > keep_rows) {
-        if (w.header.n_segments == KVT_PAGE_MAX_SEGMENTS)
-            return KVT_ELIMIT;
-        status = write_segment(&w, rows - keep_rows, from, 0);
-    }
+    status = write_rows(&w, rows, from, is_first);
     if (status == KVT_OK)
         writer_end(&w, ret_bytes);
     return status;

@@ -97,7 +97,8 @@ kvt_status kvt_page_encode(const kvt_page_shape *shape, uint32_t rows, const kvt
  * rows become a raw segment of their own. Models attend to the first tokens of a text far more than
  * to others, while their keys are short: a step that is small beside the other rows is not small
  * beside theirs. On real text this took a third (i4) to a half (i8) off the KL divergence of the
- * predictions, for less than a hundredth of the bits of a long path.
+ * predictions, for less than a hundredth of the bits of a long path. The calls below take is_first
+ * for the same.
  */
 kvt_status kvt_page_encode_first(const kvt_page_shape *shape, uint32_t rows, const kvt_layout *from,
                                  void *to, size_t to_bytes, size_t *ret_bytes);
@@ -105,15 +106,16 @@ kvt_status kvt_page_encode_first(const kvt_page_shape *shape, uint32_t rows, con
 /*
  * Copy-on-write. Writes at `to` a page whose first `keep_rows` rows are those of `page` (copied as
  * encoded bytes, segments and their statistics kept, cut to keep_rows) and whose rows
- * keep_rows .. rows - 1 are encoded from `from` as one more segment (token 0 of `from` is row 0 of
- * the PAGE; rows before keep_rows are not read). keep_rows = rows only copies. `page` must have
+ * keep_rows .. rows - 1 are encoded from `from` as one more segment, of a path's first page as two
+ * where fewer than KVT_PAGE_SINK_ROWS are kept (token 0 of `from` is row 0 of the PAGE; rows before
+ * keep_rows are not read). keep_rows = rows only copies. `page` must have
  * passed kvt_page_check. KVT_ELIMIT: more than KVT_PAGE_MAX_SEGMENTS segments would be needed, or
  * to_bytes is too small; the caller then encodes the page whole. Its kept rows keep their bits if
  * he does that with the shape of codec set "f16": such a page is one of this shape too.
  */
 kvt_status kvt_page_encode_cow(const kvt_page_shape *shape, const void *page, size_t page_bytes,
-                               uint32_t keep_rows, uint32_t rows, const kvt_layout *from, void *to,
-                               size_t to_bytes, size_t *ret_bytes);
+                               uint32_t keep_rows, uint32_t rows, const kvt_layout *from,
+                               int is_first, void *to, size_t to_bytes, size_t *ret_bytes);
 
 /*
  * Is page[0 .. page_bytes) a page of this shape? Bounds of every field before it is used, geometry
@@ -135,7 +137,7 @@ kvt_status kvt_page_decode(const kvt_page_shape *shape, const void *page, size_t
 
 /*
  * The rows of `page` under the codecs of `shape`, which has the same geometry and may have any
- * codec set: kvt_page_decode of all of it, and kvt_page_encode of what comes out, in one segment.
+ * codec set: kvt_page_decode of all of it, and kvt_page_encode (or _first) of what comes out.
  * So a page cools, from i8 to i4 say, and stays a page of its realm, since the header decides the
  * decoding. Codes of few bits that are coded once more lose twice: i8 to i4 costs nothing that can
  * be measured over i4 at once, other steps between lossy codecs do.
@@ -145,7 +147,8 @@ kvt_status kvt_page_decode(const kvt_page_shape *shape, const void *page, size_t
  * damage. KVT_ELIMIT: to_bytes is too small.
  */
 kvt_status kvt_page_transcode(const kvt_page_shape *shape, const void *page, size_t page_bytes,
-                              void *elements, void *to, size_t to_bytes, size_t *ret_bytes);
+                              int is_first, void *elements, void *to, size_t to_bytes,
+                              size_t *ret_bytes);
 size_t kvt_page_elements_bytes(const kvt_page_shape *shape);
 
 /* What a header says, for reports; of a page that passed kvt_page_check. */

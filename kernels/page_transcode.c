@@ -24,7 +24,8 @@ static kvt_layout layout_of(const kvt_page_shape *shape, void *elements) {
 }
 
 kvt_status kvt_page_transcode(const kvt_page_shape *shape, const void *page, size_t page_bytes,
-                              void *elements, void *to, size_t to_bytes, size_t *ret_bytes) {
+                              int is_first, void *elements, void *to, size_t to_bytes,
+                              size_t *ret_bytes) {
     kvt_page_header header;
     kvt_status status = kvt_page_header_read(shape, page, page_bytes, &header);
     if (status != KVT_OK)
@@ -33,5 +34,6 @@ kvt_status kvt_page_transcode(const kvt_page_shape *shape, const void *page, siz
     status = kvt_page_decode(shape, page, page_bytes, 0, header.rows, 0, shape->n_layers, &layout);
     if (status != KVT_OK)
         return status;
-    return kvt_page_encode(shape, header.rows, &layout, to, to_bytes, ret_bytes);
+    return kvt_page_encode_cow(shape, NULL, 0, 0, header.rows, &layout, is_first, to, to_bytes,
+                               ret_bytes);
 }

@@ -87,7 +87,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         KVT_ASSERT(copy);
         uint32_t keep = 1 + rows / 2;
         keep = keep < rows ? keep : rows;
-        if (kvt_page_encode_cow(&shape, page, n, keep, keep, NULL, copy, room, &n_copy) == KVT_OK)
+        if (kvt_page_encode_cow(&shape, page, n, keep, keep, NULL, 0, copy, room, &n_copy) ==
+            KVT_OK)
             KVT_ASSERT(kvt_page_check(&shape, copy, n_copy, 1, &rows) == KVT_OK && rows == keep);
         free(copy);
     }

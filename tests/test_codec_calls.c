@@ -22,18 +22,24 @@ static void test_round(const kvt_geometry *g, uint32_t group) {
     fill(&from);
     CHECK_EQ(kvt_codec_room(g, group, "i8", &room), KVT_OK);
     void *i8 = page_new(room), *i4 = page_new(room), *direct = page_new(room);
-    CHECK_EQ(kvt_codec_encode(g, group, "i8", rows, &from.layout, i8, room, &n_i8), KVT_OK);
-    CHECK_EQ(kvt_codec_transcode(g, group, "i4", i8, n_i8, i4, room, &n_i4), KVT_OK);
+    CHECK_EQ(kvt_codec_encode(g, group, "i8", 1, rows, &from.layout, i8, room, &n_i8), KVT_OK);
+    CHECK_EQ(kvt_codec_transcode(g, group, "i4", 1, i8, n_i8, i4, room, &n_i4), KVT_OK);
     CHECK(n_i4 < n_i8 * 2 / 3);
     CHECK_EQ(kvt_codec_decode(g, group, i8, n_i8, 0, rows, 0, n_layers, &a.layout), KVT_OK);
-    CHECK_EQ(kvt_codec_encode(g, group, "i4", rows, &a.layout, direct, room, &n_direct), KVT_OK);
+    CHECK_EQ(kvt_codec_encode(g, group, "i4", 1, rows, &a.layout, direct, room, &n_direct), KVT_OK);
     CHECK(n_direct == n_i4 && memcmp(direct, i4, n_i4) == 0);
     CHECK_EQ(kvt_codec_decode(g, group, i4, n_i4, 0, rows, 0, n_layers, &a.layout), KVT_OK);
     CHECK_EQ(kvt_codec_decode(g, group, direct, n_direct, 0, rows, 0, n_layers, &b.layout), KVT_OK);
     CHECK(kv_equal(&a, 0, 0, &b, 0, 0, n_layers, rows));
+    /* A path's first page keeps its first rows, under i4 too. */
+    CHECK_EQ(kvt_codec_encode(g, group, "i8", 0, rows, &from.layout, i8, room, &n_i8), KVT_OK);
+    CHECK_EQ(kvt_codec_transcode(g, group, "i4", 0, i8, n_i8, i4, room, &n_i4), KVT_OK);
+    CHECK_EQ(kvt_codec_decode(g, group, i4, n_i4, 0, rows, 0, n_layers, &a.layout), KVT_OK);
+    CHECK(kv_equal(&a, 0, 0, &from, 0, 0, n_layers, 4));
+    CHECK(!kv_equal(&a, 0, 4, &from, 0, 4, n_layers, rows - 4));
     /* Damage is seen by each. */
     ((uint8_t *)i8)[n_i8 / 2] ^= 4;
-    CHECK_EQ(kvt_codec_transcode(g, group, "i4", i8, n_i8, i4, room, &n_i4), KVT_ECORRUPT);
+    CHECK_EQ(kvt_codec_transcode(g, group, "i4", 1, i8, n_i8, i4, room, &n_i4), KVT_ECORRUPT);
     CHECK_EQ(kvt_codec_decode(g, group, i8, n_i8, 0, 1, 0, 1, &a.layout), KVT_ECORRUPT);
     free(i8);
     free(i4);
@@ -56,15 +62,15 @@ static void test_refused(const kvt_geometry *g) {
     CHECK(strstr(kvt_last_error(), "codec"));
     CHECK_EQ(kvt_codec_room(g, 0, NULL, &room), KVT_OK);
     uint8_t *page = page_new(room);
-    CHECK_EQ(kvt_codec_encode(g, 0, "i8", 0, &from.layout, page, room, &n), KVT_EINVAL);
-    CHECK_EQ(kvt_codec_encode(g, 0, "i8", 1, NULL, page, room, &n), KVT_EINVAL);
-    CHECK_EQ(kvt_codec_encode(g, 0, "i8", 1, &from.layout, page + 16, room, &n), KVT_EINVAL);
-    CHECK_EQ(kvt_codec_encode(g, 0, "i8", 1, &from.layout, page, 64, &n), KVT_ELIMIT);
-    CHECK_EQ(kvt_codec_encode(g, 0, "i8", 5, &from.layout, page, room, &n), KVT_OK);
+    CHECK_EQ(kvt_codec_encode(g, 0, "i8", 1, 0, &from.layout, page, room, &n), KVT_EINVAL);
+    CHECK_EQ(kvt_codec_encode(g, 0, "i8", 1, 1, NULL, page, room, &n), KVT_EINVAL);
+    CHECK_EQ(kvt_codec_encode(g, 0, "i8", 1, 1, &from.layout, page + 16, room, &n), KVT_EINVAL);
+    CHECK_EQ(kvt_codec_encode(g, 0, "i8", 1, 1, &from.layout, page, 64, &n), KVT_ELIMIT);
+    CHECK_EQ(kvt_codec_encode(g, 0, "i8", 1, 5, &from.layout, page, room, &n), KVT_OK);
     CHECK_EQ(kvt_codec_decode(g, 0, page, n, 4, 2, 0, 1, &from.layout), KVT_EINVAL);
     CHECK_EQ(kvt_codec_decode(g, 0, page, n - 1, 0, 1, 0, 1, &from.layout), KVT_ECORRUPT);
     CHECK_EQ(kvt_codec_decode(g, 0, page, n, 0, 1, 0, 1, NULL), KVT_EINVAL);
-    CHECK_EQ(kvt_codec_transcode(g, 0, "i4", page, n, NULL, room, &n), KVT_EINVAL);
+    CHECK_EQ(kvt_codec_transcode(g, 0, "i4", 1, page, n, NULL, room, &n), KVT_EINVAL);
     free(page);
     kv_free(&from);
 }

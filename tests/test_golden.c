@@ -147,12 +147,12 @@ static void *make_page(file *f, const kvt_page_shape *shape, const kvt_geometry 
     size_t room = kvt_page_max_bytes(shape), bytes = 0;
     void *page = page_new(room), *next = page_new(room);
     for (uint32_t i = 0; i < n_steps; i++) {
-        uint32_t keep = take_u32(f), rows = take_u32(f);
+        uint32_t keep = take_u32(f), rows = take_u32(f), is_first = take_u32(f);
         kv_kit from = kv_new(g, g->n_layers, g->page_tokens, style);
         fill(f, &from, keep, rows);
-        CHECK_EQ(
-            kvt_page_encode_cow(shape, page, bytes, keep, rows, &from.layout, next, room, &bytes),
-            KVT_OK);
+        CHECK_EQ(kvt_page_encode_cow(shape, page, bytes, keep, rows, &from.layout, (int)is_first,
+                                     next, room, &bytes),
+                 KVT_OK);
         kv_free(&from);
         void *swap = page;
         page = next;

@@ -222,8 +222,8 @@ static void test_max_bytes(const kvt_geometry *g, const char *set) {
             fill(&from, rows, end);
             if (check_below(&seed, 2))
                 kv_row(&from, 1, 0, 0, rows)[1] = 0x7fff;
-            CHECK_EQ(kvt_page_encode_cow(&shape, page, bytes, rows, end, &from.layout, next, room,
-                                         &bytes),
+            CHECK_EQ(kvt_page_encode_cow(&shape, page, bytes, rows, end, &from.layout, 0, next,
+                                         room, &bytes),
                      KVT_OK);
             kv_free(&from);
             void *swap = page;
@@ -285,9 +285,9 @@ static void test_mixed_fallback(void) {
     void *page = page_new(room), *next = page_new(room), *last = page_new(room);
     CHECK_EQ(kvt_page_encode(&shape, 10, &from.layout, page, room, &bytes), KVT_OK);
     CHECK_EQ(
-        kvt_page_encode_cow(&shape, page, bytes, 10, 20, &from.layout, next, room, &next_bytes),
+        kvt_page_encode_cow(&shape, page, bytes, 10, 20, &from.layout, 0, next, room, &next_bytes),
         KVT_OK);
-    CHECK_EQ(kvt_page_encode_cow(&shape, next, next_bytes, 15, 32, &from.layout, last, room,
+    CHECK_EQ(kvt_page_encode_cow(&shape, next, next_bytes, 15, 32, &from.layout, 0, last, room,
                                  &last_bytes),
              KVT_OK);
     CHECK(!info_of(page).raw && !info_of(next).raw && !info_of(last).raw);
@@ -325,10 +325,10 @@ static void test_saturation(void) {
     void *page = page_new(room), *next = page_new(room);
     CHECK_EQ(kvt_page_encode(&shape, 9, &from.layout, page, room, &bytes), KVT_OK);
     CHECK_EQ(info_of(page).saturated, kept);
-    CHECK_EQ(kvt_page_encode_cow(&shape, page, bytes, 9, 16, &from.layout, next, room, &bytes),
+    CHECK_EQ(kvt_page_encode_cow(&shape, page, bytes, 9, 16, &from.layout, 0, next, room, &bytes),
              KVT_OK);
     CHECK_EQ(info_of(next).saturated, want);
-    CHECK_EQ(kvt_page_encode_cow(&shape, next, bytes, 4, 4, NULL, page, room, &bytes), KVT_OK);
+    CHECK_EQ(kvt_page_encode_cow(&shape, next, bytes, 4, 4, NULL, 0, page, room, &bytes), KVT_OK);
     CHECK_EQ(info_of(page).saturated, kept); /* of the segment that it was cut from */
     free(page);
     free(next);
@@ -365,7 +365,7 @@ static void grow(growth *w, uint32_t keep, uint32_t rows) {
     if (check_below(&seed, 8) == 0 && rows > keep)
         kv_row(&from, 0, 0, 0, keep)[0] = 0x7fff; /* NaN in either dtype */
     kvt_status status = kvt_page_encode_cow(&w->shape, w->page, w->bytes, keep, rows, &from.layout,
-                                            w->next, w->room, &w->bytes);
+                                            0, w->next, w->room, &w->bytes);
     if (status == KVT_ELIMIT) { /* five segments: the page is made anew, of raw bits */
         copy_rows(&w->settled, &from, 0, keep);
         status = kvt_page_encode(&w->raw_shape, rows, &from.layout, w->next, w->room, &w->bytes);
@@ -425,7 +425,7 @@ static void test_transcoded(void) {
     kv_kit a = decode(&i4, &g, page, bytes, 40, KV_TOKEN_MAJOR),
            b = decode(&i8, &g, page, bytes, 40, KV_HEAD_MAJOR);
     CHECK(kv_equal(&a, 0, 0, &b, 0, 0, 2, 40));
-    CHECK_EQ(kvt_page_encode_cow(&i8, page, bytes, 40, 64, &from.layout, grown, room, &bytes),
+    CHECK_EQ(kvt_page_encode_cow(&i8, page, bytes, 40, 64, &from.layout, 0, grown, room, &bytes),
              KVT_OK);
     CHECK_EQ(kvt_page_check(&i4, grown, bytes, 1, &rows), KVT_OK);
     CHECK(bytes < kvt_page_bytes(&i8, 64));
@@ -442,6 +442,7 @@ static void test_transcode(const kvt_geometry *g, const char *from_set, const ch
     static const char *const paths[] = {"portable", "avx2", "avx512", "neon"};
     kvt_page_shape from = shape_of(g, from_set), to = shape_of(g, to_set);
     uint32_t rows = g->page_tokens - check_below(&seed, 5), cut = rows / 2 + 1;
+    int is_first = (int)check_below(&seed, 2);
     kv_kit kit = kv_new(g, g->n_layers, rows, KV_TOKEN_MAJOR);
     fill(&kit, 0, rows);
     size_t first_bytes, bytes, want_bytes, got_bytes, room = kvt_page_max_bytes(&to);
@@ -449,17 +450,20 @@ static void test_transcode(const kvt_geometry *g, const char *from_set, const ch
     void *page = page_new(kvt_page_max_bytes(&from)), *want = page_new(room), *got = page_new(room);
     void *elements = malloc(kvt_page_elements_bytes(&from));
     CHECK(elements);
-    CHECK_EQ(kvt_page_encode_cow(&from, first, first_bytes, cut, rows, &kit.layout, page,
+    CHECK_EQ(kvt_page_encode_cow(&from, first, first_bytes, cut, rows, &kit.layout, 0, page,
                                  kvt_page_max_bytes(&from), &bytes),
              KVT_OK);
     kv_kit middle = decode(&from, g, page, bytes, rows, KV_TOKEN_MAJOR);
-    CHECK_EQ(kvt_page_encode(&to, rows, &middle.layout, want, room, &want_bytes), KVT_OK);
+    CHECK_EQ((is_first ? kvt_page_encode_first : kvt_page_encode)(&to, rows, &middle.layout, want,
+                                                                  room, &want_bytes),
+             KVT_OK);
     for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++) {
         const kvt_cpu_path *path = kvt_cpu_find(paths[i]);
         if (!path)
             continue;
         kvt_cpu_use(path);
-        CHECK_EQ(kvt_page_transcode(&to, page, bytes, elements, got, room, &got_bytes), KVT_OK);
+        CHECK_EQ(kvt_page_transcode(&to, page, bytes, is_first, elements, got, room, &got_bytes),
+                 KVT_OK);
         CHECK_MSG(got_bytes == want_bytes && memcmp(got, want, want_bytes) == 0, "%s to %s by %s",
                   from_set, to_set, path->name);
         kv_kit a = decode(&from, g, got, got_bytes, rows, KV_GAPS),
@@ -469,10 +473,12 @@ static void test_transcode(const kvt_geometry *g, const char *from_set, const ch
         kv_free(&b);
         kvt_cpu_use(NULL);
     }
-    CHECK_EQ(kvt_page_transcode(&to, page, bytes, elements, got, want_bytes - 1, &got_bytes),
-             KVT_ELIMIT);
+    CHECK_EQ(
+        kvt_page_transcode(&to, page, bytes, is_first, elements, got, want_bytes - 1, &got_bytes),
+        KVT_ELIMIT);
     ((uint8_t *)page)[40] ^= 1; /* a header that is not one */
-    CHECK_EQ(kvt_page_transcode(&to, page, bytes, elements, got, room, &got_bytes), KVT_ECORRUPT);
+    CHECK_EQ(kvt_page_transcode(&to, page, bytes, is_first, elements, got, room, &got_bytes),
+             KVT_ECORRUPT);
     free(elements);
     free(first);
     free(page);

@@ -133,6 +133,10 @@ MUTANTS = [
     Mutant("an area is freed while the daemon has it open", PLAIN, "workers", MAP,
            "    if (!area || in_doubt) {\n", "    cudaFree(area ? area->at : NULL);\n    if (1) {\n"),
     # --- what is computed
+    Mutant("a path's first rows are coded", PLAIN, "kernels", ENCODE,
+           "write->is_first && loses_bits(made)", "write->is_first && made->n_ranges == 0"),
+    Mutant("the GPU is not told which page is the first", PLAIN, "workers", WORK,
+           "o->is_first = encoded->page == 0;", "o->is_first = 0;"),
     Mutant("sums in another order", PLAIN, "kernels", UNIT, "elements[r * pitch]",
            "elements[(slice->n_rows - 1 - r) * pitch]"),
     Mutant("fp8 widened by the wrong power", PLAIN, "lanes", DEVICE, "256.0f", "128.0f"),

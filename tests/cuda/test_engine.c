@@ -56,7 +56,7 @@ static void test_set(const char *codec, uint32_t rows, uint64_t seed) {
     void *first = page_new(room), *page = page_new(room);
     uint32_t keep = rows / 3; /* two segments */
     CHECK(kvt_page_encode(&shape, keep, &kit.layout, first, room, &n_bytes) == KVT_OK);
-    CHECK(kvt_page_encode_cow(&shape, first, n_bytes, keep, rows, &kit.layout, page, room,
+    CHECK(kvt_page_encode_cow(&shape, first, n_bytes, keep, rows, &kit.layout, 0, page, room,
                               &n_bytes) == KVT_OK);
     CHECK(kvt_page_decode(&shape, page, n_bytes, 0, rows, 0, LAYERS, &decoded.layout) == KVT_OK);
     float q[HEADS * ENGINE_DIM], scores[HEADS * TOKENS], out[HEADS * ENGINE_DIM];

@@ -364,6 +364,83 @@ static void test_unsealed(const e2e_daemon *d) {
     gpu_stream_free(stream);
 }
 
+/* --- a path's first tokens -----------------------------------------------------------------------
+ */
+
+enum { FIRST_DIM = 96, FIRST_N = 2 * E2E_PAGE_TOKENS + 5, FIRST_ELEMENTS = FIRST_N * FIRST_DIM };
+
+/* Seals the rows of a path by the host or by the GPU, the first `head` of them by themselves, and
+ * reads what became of them. from[0] is host memory, from[1] the same on the GPU. */
+static void seal_and_read(kvt_client *client, uint32_t token, uint32_t head,
+                          const kvt_layout from[2], void *stream,
+                          uint16_t (*ret_rows)[FIRST_ELEMENTS], const kvt_geometry *geometry) {
+    uint32_t tokens[FIRST_N], ends[2] = {head, FIRST_N};
+    kvt_lease *lease;
+    kvt_layout to;
+    for (uint32_t t = 0; t < FIRST_N; t++)
+        tokens[t] = token + t;
+    for (int i = head > 0 ? 0 : 1; i < 2; i++) {
+        size_t n_pages = (ends[i] + E2E_PAGE_TOKENS - 1) / E2E_PAGE_TOKENS;
+        CHECK_EQ(kvt_acquire(client, tokens, ends[i], KVT_CLAIM, &lease), KVT_OK);
+        if (stream)
+            CHECK_EQ(kvt_encode_device(lease, 0, n_pages, &from[1], NULL, stream), KVT_OK);
+        for (size_t page = 0; page < n_pages && !stream; page++) {
+            kvt_layout here = from[0];
+            for (int p = 0; p < 2; p++)
+                here.part[p] =
+                    (char *)here.part[p] + page * E2E_PAGE_TOKENS * here.token_stride_bytes[p];
+            CHECK_EQ(kvt_encode(lease, page, &here), KVT_OK);
+        }
+        CHECK_EQ(kvt_seal(lease, NULL), KVT_OK);
+        if (i == 1) {
+            kvt_layout_token_major(geometry, FIRST_N, ret_rows[0], ret_rows[1], &to);
+            CHECK_EQ(kvt_decode(lease, 0, FIRST_N, 0, 1, &to), KVT_OK);
+        }
+        CHECK_EQ(kvt_release(lease), KVT_OK);
+    }
+}
+
+/* They stay as they are under a codec that loses bits, whoever encodes them, at once or in pieces;
+ * and no others do. */
+static void test_first_tokens(const e2e_daemon *d) {
+    static uint16_t host[2][FIRST_ELEMENTS], got[2][2][FIRST_ELEMENTS];
+    const uint32_t heads[] = {0, 1, 3, 4, 6};
+    kvt_options options = {.socket = d->socket};
+    kvt_realm realm;
+    kvt_client *client;
+    kvt_layout from[2];
+    void *stream = gpu_stream(), *device[2];
+    e2e_realm(&realm);
+    kvt_geometry_init(&realm.geometry, 1, 1, FIRST_DIM, E2E_PAGE_TOKENS);
+    realm.codec = "i4";
+    CHECK_EQ(kvt_open(&options, &realm, &client), KVT_OK);
+    for (int p = 0; p < 2; p++) {
+        for (uint32_t i = 0; i < FIRST_ELEMENTS; i++)
+            host[p][i] = (uint16_t)(0x3000 + check_below(&seed, 0x1000) + 0x8000 * (i % 2));
+        device[p] = gpu_memory(sizeof host[p]);
+        gpu_put(device[p], host[p], sizeof host[p]);
+    }
+    kvt_layout_token_major(&realm.geometry, FIRST_N, host[0], host[1], &from[0]);
+    kvt_layout_token_major(&realm.geometry, FIRST_N, device[0], device[1], &from[1]);
+    for (uint32_t i = 0; i < sizeof heads / sizeof *heads; i++) {
+        for (uint32_t by_gpu = 0; by_gpu < 2; by_gpu++)
+            seal_and_read(client, 30000000 + 1000 * (2 * i + by_gpu), heads[i], from,
+                          by_gpu ? stream : NULL, got[by_gpu], &realm.geometry);
+        CHECK_MSG(memcmp(got[0], got[1], sizeof got[0]) == 0, "%u tokens before the others",
+                  heads[i]);
+        for (int p = 0; p < 2; p++)
+            for (uint32_t t = 0; t < FIRST_N; t++) {
+                size_t at = t * FIRST_DIM;
+                int same = memcmp(&got[1][p][at], &host[p][at], 2 * FIRST_DIM) == 0;
+                CHECK_MSG(same == (t < 4), "part %d, token %u is kept: %d", p, t, same);
+            }
+    }
+    kvt_close(client);
+    for (int p = 0; p < 2; p++)
+        gpu_free(device[p]);
+    gpu_stream_free(stream);
+}
+
 /* --- in place -----------------------------------------------------------------------------------
  */
 
@@ -595,6 +672,7 @@ int main(int argc, char **argv) {
     test_close(&d);
     test_unsealed(&d);
     test_paged(&d);
+    test_first_tokens(&d);
     if (argc > 1) {
         e2e_finish(&d);
         return 0;

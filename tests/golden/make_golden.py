@@ -12,8 +12,8 @@ Both files are a sequence of records of little-endian 32-bit numbers and bytes:
         elements[rows * dim] u16, encoded[encoded_bytes], decoded[rows * dim] u16
         (refused 1: it ends with its elements; 2: it has no elements, it is only to be decoded)
   page: kind dtype n_layers n_heads dim0 dim1 page_tokens set_bytes n_steps page_bytes rows saturated,
-        set, steps, page[page_bytes], decoded; a step is keep_rows, rows and the elements of the rows
-        from keep_rows on; elements and decoded stand as [part][layer][head][row][dim] u16
+        set, steps, page[page_bytes], decoded; a step is keep_rows, rows, 1 if the page is the first of
+        its path, and the elements of the rows from keep_rows on; elements and decoded stand as [part][layer][head][row][dim] u16
 """
 import os
 import struct
@@ -387,9 +387,9 @@ class Coded:
         self.decoded = decode(name, unit, bits.shape[1], dtype, scale)
 
 
-def encode_segment(kv, dtype, ranges):
+def encode_segment(kv, dtype, ranges, is_raw=False):
     """kv[part][layer][head] = bits[rows][dim]. Units in the order of the page, and the raw flag."""
-    for raw in (False, True):
+    for raw in (is_raw, True):
         units, fits = [], True
         for first, n, codecs in ranges:
             for layer in range(first, first + n):
@@ -563,7 +563,11 @@ def make_units():
     return b"".join(records)
 
 
-def page_record(kind, dtype, n_layers, n_heads, dims, page_tokens, text, steps, rng, poison=()):
+LOSSLESS = ("raw16", "fp8s_e4m3", "fp8s_e5m2")
+
+
+def page_record(kind, dtype, n_layers, n_heads, dims, page_tokens, text, steps, rng, poison=(),
+                is_first=False):
     """steps: [(keep_rows, rows)]; poison: steps whose last element of part 0 is an infinity."""
     ranges = parse_set(text, kind, n_layers)
     segments, decoded, stored_steps = [], [], b""
@@ -578,13 +582,17 @@ def page_record(kind, dtype, n_layers, n_heads, dims, page_tokens, text, steps, 
                 for _ in range(n_heads)] for _ in range(n_layers)] for part in range(2)]
         if number in poison:
             kv[0][-1][-1][-1, -1] = 0x7c00 if dtype == F16 else 0x7f80
-        stored_steps += struct.pack("<2I", keep, rows)
+        stored_steps += struct.pack("<3I", keep, rows, is_first)
         for part in range(2):
             for layer in kv[part]:
                 for bits in layer:
                     stored_steps += bits.tobytes()
-        if rows > keep:
-            segments.append((*encode_segment(kv, dtype, ranges), rows - keep))
+        lossy = any(name not in LOSSLESS for _, _, pair in ranges for name, _ in pair)
+        raw_rows = max(min(4, rows) - keep, 0) if is_first and lossy else 0
+        for first, end, is_raw in ((0, raw_rows, True), (raw_rows, rows - keep, False)):
+            if end > first:
+                part_kv = [[[bits[first:end] for bits in layer] for layer in part] for part in kv]
+                segments.append((*encode_segment(part_kv, dtype, ranges, is_raw), end - first))
     page = page_bytes(kind, dtype, n_layers, n_heads, dims, page_tokens, ranges, segments)
     for part in range(2):
         for layer in range(n_layers):
@@ -616,6 +624,16 @@ def make_pages():
         page_record(KV, F16, 2, 1, (64, 16), 16, "i4", [(0, 3), (1, 6), (4, 9)], rng, poison=(1,)),
         page_record(KV, F16, 1, 1, (64, 64), 16, "i8", [(0, 5), (3, 3)], rng),
     ]
+    cuts = ([(0, 2)], [(0, 4)], [(0, 9)], [(0, 2), (1, 3), (2, 7)], [(0, 9), (3, 6)])
+    records += [page_record(KV, (F16, BF16)[i % 2], 2, 1, (32, 100), 16, text, steps, rng,
+                            is_first=True)
+                for i, text in enumerate(("f16", "i8", "0:f16;1:k8v4", "fp8", "k:fp8s_e4m3:0.5,v:i2k",
+                                          "fp8s_e5m2:0.5"))
+                for steps in (cuts[i % 5], cuts[3])]
+    records += [page_record(MLA, F16, 1, 1, (512, 64), 16, text, [(0, 6)], rng, is_first=True)
+                for text in ("f16", "i4")]
+    records.append(page_record(KV, F16, 2, 1, (64, 16), 16, "i4", [(0, 7)], rng, poison=(0,),
+                               is_first=True))
     return b"".join(records)
 
 
