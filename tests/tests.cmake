@@ -49,7 +49,7 @@ kvt_test(e2e_device SOURCES e2e/device.c e2e/e2e.c LIBS kvtrunk_static kvt_oracl
          NEEDS kvtrunkd kvtrunk_cuda_fake TIMEOUT 300)
 set_property(TEST e2e_device APPEND PROPERTY ENVIRONMENT KVT_TEST_DEVICE=cuda)
 # Models of other shapes: layer groups with windows, ranks.
-foreach(name hybrid ranks)
+foreach(name hybrid ranks geometries)
     kvt_test(e2e_${name} SOURCES e2e/${name}.c e2e/model.c e2e/e2e.c
              LIBS kvtrunk_static kvt_oracle LABELS e2e NEEDS kvtrunkd TIMEOUT 300)
 endforeach()
