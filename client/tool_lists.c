@@ -85,7 +85,8 @@ const tool_command tool_leases = {
     .summary = "who holds which prefixes",
     .about =
         "A line for each lease: the session that holds it and its name, the request that gave\n"
-        "it, the realm, the tokens that were asked for and those that are held, pages that it\n"
+        "it, the realm and the rank, the tokens that were asked for and those that are held, pages "
+        "that it\n"
         "claims and has not sealed, and whether some of it was flushed since: then nobody else\n"
         "gets that any more, and it goes when the lease does.\n",
     .examples = "  kvtrunk leases\n"

@@ -34,6 +34,29 @@ typedef struct nesting {
     int64_t realms, runs, pages;
 } nesting;
 
+/* Of a realm that has several layer groups. */
+static void print_groups(const cJSON *groups) {
+    const cJSON *group;
+    const char *between = "; layer groups: ";
+    cJSON_ArrayForEach(group, groups) {
+        printf("%s%lld layers", between, (long long)integer(group, "layers"));
+        if (integer(group, "window"))
+            printf(" with a window of %s", tool_number((uint64_t)integer(group, "window")));
+        between = ", ";
+    }
+}
+
+/* What a run still has, where a window has passed over some of it. */
+static void print_group_pages(const cJSON *counts, int64_t pages) {
+    const cJSON *count;
+    int some_went = 0, n = 0;
+    cJSON_ArrayForEach(count, counts) some_went |= count->valuedouble < (double)pages;
+    if (!some_went)
+        return;
+    cJSON_ArrayForEach(count, counts) printf(
+        "%s%s", n++ ? ", " : "  pages by group: ", tool_number((uint64_t)count->valuedouble));
+}
+
 static void print_realm(const cJSON *row, nesting *nest) {
     static const char *const names[] = {"engine", "adapter", "adapter_version"};
     printf("%srealm %lld: model \"%s\"", nest->realms++ ? "\n" : "",
@@ -46,7 +69,11 @@ static void print_realm(const cJSON *row, nesting *nest) {
            (long long)integer(row, "page_tokens"));
     if (integer(row, "page_bytes"))
         printf(" and %s", tool_size((uint64_t)integer(row, "page_bytes")));
-    printf(" a page\n");
+    printf(" a page");
+    if (integer(row, "ranks") > 1)
+        printf(", %lld ranks", (long long)integer(row, "ranks"));
+    print_groups(cJSON_GetObjectItemCaseSensitive(row, "groups"));
+    printf("\n");
     nest->n = 0;
 }
 
@@ -76,6 +103,7 @@ static void print_run(const cJSON *row, nesting *nest) {
     if (integer(row, "pins"))
         printf("  leased %lld time%s", (long long)integer(row, "pins"),
                integer(row, "pins") == 1 ? "" : "s");
+    print_group_pages(cJSON_GetObjectItemCaseSensitive(row, "group_pages"), pages);
     if (integer(row, "children") > 1)
         printf("  goes on in %lld ways", (long long)integer(row, "children"));
     printf("\n");

@@ -352,6 +352,8 @@ typedef struct core_realm_info {
     uint32_t realm;
     const kvt_realm *desc;
     uint64_t page_bytes;
+    /* Of a run: how many of its pages each layer group still has, on all ranks. */
+    uint32_t group_pages[KVT_MAX_GROUPS];
 } core_realm_info;
 int core_each_run(const core *c,
                   int (*visit)(void *context, const core_realm_info *realm, const radix_run *run,
@@ -391,6 +393,7 @@ typedef struct core_lease_info {
     const char *name; /* of the session */
     uint64_t request; /* number of the request that gave it */
     uint32_t realm;
+    uint32_t rank;
     uint32_t n_tokens;
     uint32_t held_tokens;
     uint32_t claimed_pages; /* not sealed yet */

@@ -3,6 +3,8 @@
  */
 #include "daemon/core_state.h"
 
+#include <string.h>
+
 void core_count(const core *c, core_counts *ret_counts) {
     core_counts n = c->counts;
     radix_counts tree;
@@ -53,15 +55,32 @@ void core_count(const core *c, core_counts *ret_counts) {
 
 typedef struct run_visit {
     const core *c;
+    const realm *r;
     core_realm_info info;
     int (*visit)(void *context, const core_realm_info *realm, const radix_run *run,
                  const uint32_t *first_tokens, uint32_t n_first_tokens);
     void *context;
 } run_visit;
 
+static int all_ranks_have(const run_visit *v, radix_node node, uint32_t group) {
+    uint32_t rank = 0;
+    while (rank < v->r->n_ranks && node_has(v->c, node, slot_of(v->r, rank, group)))
+        rank++;
+    return rank == v->r->n_ranks;
+}
+
+static void count_groups(run_visit *v, const radix_run *run) {
+    radix_node node = run->last;
+    memset(v->info.group_pages, 0, sizeof v->info.group_pages);
+    for (uint32_t i = 0; i < run->n_pages; i++, node = radix_parent(v->c->tree, node))
+        for (uint32_t group = 0; group < v->r->n_groups; group++)
+            v->info.group_pages[group] += (uint32_t)all_ranks_have(v, node, group);
+}
+
 static int visit_run(void *context, const radix_run *run) {
     run_visit *v = context;
     uint32_t n;
+    count_groups(v, run);
     const uint32_t *tokens = radix_tokens(v->c->tree, run->first, &n);
     return v->visit(v->context, &v->info, run, tokens, n);
 }
@@ -76,6 +95,7 @@ int core_each_run(const core *c,
             continue;
         run_visit v = {
             .c = c,
+            .r = r,
             .info = {.realm = r->number, .desc = &r->desc, .page_bytes = realm_page_bytes(r)},
             .visit = visit,
             .context = context};
@@ -117,6 +137,7 @@ static int each_lease_of(const core *c, const session *s,
                                 .name = s->name,
                                 .request = l->number,
                                 .realm = c->realms[l->realm].number,
+                                .rank = l->rank,
                                 .n_tokens = l->n_tokens,
                                 .held_tokens = lease_held_tokens(c, l),
                                 .claimed_pages = l->n_claimed,

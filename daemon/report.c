@@ -204,13 +204,26 @@ static void put_realm(json_writer *w, const core_realm_info *realm) {
     json_put_text(w, "codec", desc->codec ? desc->codec : "");
     json_put_u64(w, "page_tokens", desc->geometry.page_tokens);
     json_put_u64(w, "page_bytes", realm->page_bytes);
+    if (desc->geometry.n_ranks > 1)
+        json_put_u64(w, "ranks", desc->geometry.n_ranks);
+    if (desc->geometry.n_groups > 1) {
+        json_open(w, "groups", '[');
+        for (uint32_t i = 0; i < desc->geometry.n_groups; i++) {
+            json_open(w, NULL, '{');
+            json_put_u64(w, "layers", desc->geometry.groups[i].n_layers);
+            json_put_u64(w, "window", desc->geometry.groups[i].window);
+            json_close(w, '}');
+        }
+        json_close(w, ']');
+    }
     json_close(w, '}');
 }
 
-static void put_run(json_writer *w, uint32_t realm, const radix_run *run,
+static void put_run(json_writer *w, const core_realm_info *realm, const radix_run *run,
                     const uint32_t *first_tokens, uint32_t n_first_tokens) {
+    uint32_t n_groups = realm->desc->geometry.n_groups;
     json_open(w, NULL, '{');
-    json_put_u64(w, "realm", realm);
+    json_put_u64(w, "realm", realm->realm);
     json_put_u64(w, "depth", run->depth);
     json_put_u64(w, "pages", run->n_pages);
     json_put_u64(w, "tokens", run->n_tokens);
@@ -220,6 +233,12 @@ static void put_run(json_writer *w, uint32_t realm, const radix_run *run,
     json_put_bool(w, "busy", run->busy);
     if (run->hidden)
         json_put_bool(w, "flushed", 1);
+    if (n_groups > 1) {
+        json_open(w, "group_pages", '[');
+        for (uint32_t i = 0; i < n_groups; i++)
+            json_put_u64(w, NULL, realm->group_pages[i]);
+        json_close(w, ']');
+    }
     if (n_first_tokens > 0) {
         json_open(w, "first_tokens", '[');
         for (uint32_t i = 0; i < n_first_tokens; i++)
@@ -238,7 +257,7 @@ static int put_line(void *context, const core_realm_info *realm, const radix_run
     if (!run)
         put_realm(&report->writer, realm);
     else
-        put_run(&report->writer, realm->realm, run, first_tokens,
+        put_run(&report->writer, realm, run, first_tokens,
                 !report->show_tokens            ? 0
                 : n_first_tokens > FIRST_TOKENS ? FIRST_TOKENS
                                                 : n_first_tokens);

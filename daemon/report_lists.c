@@ -68,6 +68,7 @@ static int put_lease(void *context, const core_lease_info *lease) {
     json_put_text(&l->writer, "name", lease->name);
     json_put_u64(&l->writer, "request", lease->request);
     json_put_u64(&l->writer, "realm", lease->realm);
+    json_put_u64(&l->writer, "rank", lease->rank);
     json_put_u64(&l->writer, "tokens", lease->n_tokens);
     json_put_u64(&l->writer, "held_tokens", lease->held_tokens);
     json_put_u64(&l->writer, "claimed_pages", lease->claimed_pages);

@@ -16,7 +16,7 @@
 /* --- the stand-in ------------------------------------------------------------------------------
  */
 
-static uint32_t n_sessions, n_runs;
+static uint32_t n_sessions, n_runs, n_ranks = 1, n_groups = 1;
 static const char *session_name = "worker";
 
 uint64_t core_boot_id(const core *c) {
@@ -52,9 +52,14 @@ int core_each_run(const core *c,
                   void *context) {
     static const uint32_t tokens[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, UINT32_MAX};
     kvt_realm desc = {.model = "m\"\n\xff\xc3\xa4", .salt = "secret", .codec = "f16"};
-    core_realm_info realm = {.realm = 3, .desc = &desc, .page_bytes = UINT64_C(1) << 40};
+    core_realm_info realm = {
+        .realm = 3, .desc = &desc, .page_bytes = UINT64_C(1) << 40, .group_pages = {7, 9}};
     (void)c;
     desc.geometry.page_tokens = 64;
+    desc.geometry.n_ranks = n_ranks;
+    desc.geometry.n_groups = n_groups;
+    desc.geometry.groups[0] = (kvt_group){.n_layers = 5, .window = 512};
+    desc.geometry.groups[1] = (kvt_group){.n_layers = 1};
     if (visit(context, &realm, NULL, NULL, 0))
         return 1;
     for (uint32_t i = 0; i < n_runs; i++) {
@@ -213,6 +218,13 @@ static void test_tree(void) {
     values.tree_tokens = 0;
     text[report_tree(&facts, NULL, 100, text, sizeof text)] = 0;
     CHECK(strstr(text, "first_tokens") == NULL);
+    n_ranks = 4;
+    n_groups = 2;
+    text[report_tree(&facts, NULL, 100, text, sizeof text)] = 0;
+    CHECK(strstr(text, ",\"page_bytes\":1099511627776,\"ranks\":4,\"groups\":[{\"layers\":5,"
+                       "\"window\":512},{\"layers\":1,\"window\":0}]}\n"));
+    CHECK(strstr(text, "\"busy\":false,\"group_pages\":[7,9]}\n"));
+    n_ranks = n_groups = 1;
     values.tree_tokens = 1;
     n_runs = 30;
     CHECK_EQ(tree_lines(31, 1 << 20, &truncated), 31);

@@ -48,6 +48,21 @@ static void expect_first(kvt_lease *lease, uint32_t first_token) {
     CHECK_EQ(info.first_token[1], 0);
 }
 
+/* The tree says so, too. */
+static void expect_tree(model *m) {
+    char expected[160], *report;
+    CHECK_EQ(kvt_tree_json(m->client, 10, &report), KVT_OK);
+    snprintf(expected, sizeof expected,
+             "\"groups\":[{\"layers\":%d,\"window\":%d},{\"layers\":%d,\"window\":0}]}\n",
+             WINDOW_LAYERS, WINDOW, FULL_LAYERS);
+    CHECK_MSG(strstr(report, expected), "%s", report);
+    snprintf(expected, sizeof expected, "\"pages\":%d,\"tokens\":%d,", TOKENS / PAGE, TOKENS);
+    CHECK_MSG(strstr(report, expected), "%s", report);
+    snprintf(expected, sizeof expected, "\"group_pages\":[%d,%d]", WINDOW / PAGE, TOKENS / PAGE);
+    CHECK_MSG(strstr(report, expected), "%s", report);
+    kvt_free(report);
+}
+
 static void whole(const e2e_daemon *d, model *m) {
     make_tokens(1);
     kvt_lease *lease = model_acquire(m, tokens, TOKENS, KVT_CLAIM, 0);
@@ -72,6 +87,7 @@ static void whole(const e2e_daemon *d, model *m) {
         release(lease);
     }
     expect_frames(d, WINDOW / PAGE, TOKENS / PAGE);
+    expect_tree(m);
 }
 
 /* It goes on where it ended: the window moves along. */
