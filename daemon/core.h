@@ -324,6 +324,7 @@ typedef struct core_counts {
     uint64_t sessions;
     uint64_t orphans;
     uint64_t leases;
+    uint64_t groups; /* requests of ranks that are open */
     uint64_t waiting;
     uint64_t jobs;
     uint64_t realms;

@@ -19,6 +19,7 @@ void core_count(const core *c, core_counts *ret_counts) {
         n.orphans += s->state == SESSION_ORPHAN;
         n.leases += s->n_leases * (s->state == SESSION_LIVE || s->state == SESSION_ORPHAN);
     }
+    n.groups = c->n_groups;
     n.waiting = c->n_waiters;
     n.jobs = c->n_jobs;
     n.realms = c->n_realms;

@@ -54,6 +54,7 @@
     X(sessions)                                                                                    \
     X(orphans)                                                                                     \
     X(leases)                                                                                      \
+    X(groups)                                                                                      \
     X(waiting)                                                                                     \
     X(jobs)                                                                                        \
     X(realms)                                                                                      \

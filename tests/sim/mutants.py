@@ -42,6 +42,17 @@ MUTANTS = [
      [("                radix_hide(c->tree, top);\n                c->n_hidden++;\n", "")]),
     ("a page that goes and is not told of", "daemon/core_evict.c",
      [("    event_removed(c, node);\n", "")]),
+    ("ranks that are told different lengths", "daemon/core_group.c",
+     [("    if (!g->answered) {\n", "    if (1) {\n")]),
+    ("an answer to ranks that nothing keeps", "daemon/core_group.c",
+     [("        radix_pin(c->tree, l->tail);\n        if (l->partial != RADIX_NONE)\n"
+       "            radix_pin(c->tree, l->partial);\n        c->n_groups++;\n",
+       "        c->n_groups++;\n"),
+      ("    lease_drop_path(c, anchor, anchor->tail, anchor->partial);\n", "")]),
+    ("a page that is held when one rank has sealed it", "daemon/core_slots.c",
+     [("int node_is_sealed(const core *c, radix_node node) {\n",
+       "int node_is_sealed(const core *c, radix_node node) {\n"
+       "    return node_has(c, node, 0);\n")]),
     ("a pin that keeps nothing", "daemon/core_pin.c",
      [("    radix_pin(c->tree, p->tail);\n", ""),
       ("    p->number = 0;\n    node_unpin(c, p->tail);\n", "    p->number = 0;\n")]),

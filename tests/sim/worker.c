@@ -17,10 +17,12 @@ static void push_step(sim_world *w, sim_worker *k, uint32_t max_delay_ms) {
 
 void sim_worker_start(sim_world *w, sim_worker *k) {
     uint32_t index = k->index, life = k->life + 1;
+    uint64_t asked = k->asked;
     free(k->op_bytes);
     memset(k, 0, sizeof *k);
     k->index = index;
     k->life = life;
+    k->asked = asked;
     k->pid = w->next_pid++;
     k->staging = -1;
     push_step(w, k, 20);
@@ -174,7 +176,8 @@ static void call_stage(sim_world *w, sim_worker *k) {
 
 static void call_realm(sim_world *w, sim_worker *k) {
     outgoing o;
-    kvt_realm_req req = {.canonical = w->canonical, .n_bytes = (uint32_t)w->n_canonical};
+    kvt_realm_req req = {
+        .rank = sim_rank(w, k), .canonical = w->canonical, .n_bytes = (uint32_t)w->n_canonical};
     sim_begin(&o);
     kvt_wire_put_realm_req(&o.w, &req);
     k->state = WORKER_REALM;
@@ -216,9 +219,15 @@ static uint32_t random_flags(sim_world *w) {
 static void call_acquire(sim_world *w, sim_worker *k, int slot, int base) {
     outgoing o;
     sim_lease *l = &k->op_path;
-    kvt_acquire_req req = {.flags = random_flags(w)};
+    kvt_acquire_req req = {.flags = random_flags(w), .rank = base ? 0 : sim_rank(w, k)};
+    if (w->geometry.n_ranks > 1) {
+        if (sim_below(w, 4) && sim_ranks_acquire(w, k, slot, base))
+            return;
+        req.flags &= ~(uint32_t)KVT_ACQUIRE_CLAIM; /* alone, a rank may look */
+    }
     if (base) {
         *l = k->leases[slot];
+        l->request = 0;
         uint32_t stored = l->held_tokens > l->claimed_tokens ? l->held_tokens : l->claimed_tokens;
         req.base = l->id;
         req.keep_tokens = sim_below(w, 3) ? stored : sim_below(w, stored + 1);
@@ -245,6 +254,7 @@ static void call_fork(sim_world *w, sim_worker *k, int from, int slot) {
     outgoing o;
     sim_lease *l = &k->op_path;
     *l = k->leases[from];
+    l->request = 0;
     kvt_fork_req req = {.lease = l->id, .n_tokens = sim_below(w, l->n_tokens + 1)};
     l->n_tokens = req.n_tokens;
     sim_begin(&o);
@@ -282,8 +292,8 @@ static void spoil(sim_world *w, sim_staging *file, kvt_seal_page *page) {
 }
 
 /* Encodes a page of a group, or says that it has passed. */
-static void make_item(sim_world *w, const sim_lease *l, sim_staging *file, kvt_seal_page *item,
-                      int late) {
+static void make_item(sim_world *w, uint32_t rank, const sim_lease *l, sim_staging *file,
+                      kvt_seal_page *item, int late) {
     uint32_t at = item->page * SIM_PAGE_TOKENS, window = w->geometry.groups[item->group].window;
     if (window &&
         ((late && at + SIM_PAGE_TOKENS + window <= l->claimed_tokens) || sim_chance(w, 10))) {
@@ -296,8 +306,8 @@ static void make_item(sim_world *w, const sim_lease *l, sim_staging *file, kvt_s
         rows = 1 + sim_below(w, SIM_PAGE_TOKENS);
     size_t n_bytes;
     uint32_t path_page = at < SIM_MAX_TOKENS ? item->page : 0;
-    sim_payload_encode(w, item->group, l->tokens, path_page, rows, file->bytes + item->offset,
-                       SLOT_BYTES, &n_bytes);
+    sim_payload_encode(w, rank * w->geometry.n_groups + item->group, l->tokens, path_page, rows,
+                       file->bytes + item->offset, SLOT_BYTES, &n_bytes);
     item->bytes = (uint32_t)n_bytes;
     if (sim_chance(w, 30))
         spoil(w, file, item);
@@ -323,7 +333,7 @@ static void call_seal(sim_world *w, sim_worker *k, int slot) {
                 *item = (kvt_seal_page){.page = first + i,
                                         .group = (uint16_t)group,
                                         .offset = (uint64_t)req.n_pages * SLOT_BYTES};
-                make_item(w, l, file, item, late);
+                make_item(w, sim_rank(w, k), l, file, item, late);
                 req.n_pages++;
             }
     if (req.n_pages == 0)
@@ -432,7 +442,8 @@ static void read_end(sim_world *w, sim_worker *k) {
     }
     uint32_t at = k->read_page * SIM_PAGE_TOKENS;
     uint32_t rows = l->held_tokens - at < SIM_PAGE_TOKENS ? l->held_tokens - at : SIM_PAGE_TOKENS;
-    uint64_t wrong = sim_payload_wrong(w, k->read_group, l->tokens, k->read_page, rows,
+    uint32_t payload_slot = sim_rank(w, k) * w->geometry.n_groups + k->read_group;
+    uint64_t wrong = sim_payload_wrong(w, payload_slot, l->tokens, k->read_page, rows,
                                        k->read_bytes, page->bytes);
     if (wrong)
         sim_fail(w, "worker %u: page %u of lease %llx has %llu wrong elements", k->index,
@@ -503,6 +514,8 @@ static void take_lease(sim_world *w, sim_worker *k, const uint8_t *body, size_t 
     l->computing_tokens = rep.computing_tokens;
     l->claimed_tokens = rep.claimed_tokens;
     w->n_hits += rep.held_tokens > 0;
+    if (k->op == KVT_OP_ACQUIRE && l->request)
+        sim_ranks_check(w, k, l);
     take_lists(w, k, l, rep.n_lists, rep.lists);
 }
 

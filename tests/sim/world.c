@@ -222,6 +222,7 @@ static void make_geometry(sim_world *w) {
     kvt_geometry_init(&w->geometry, g[0].n_layers + g[1].n_layers, 1, n_groups > 1 ? 32 : 64,
                       SIM_PAGE_TOKENS);
     w->geometry.n_groups = n_groups;
+    w->geometry.n_ranks = w->seed % 4 == 3 ? SIM_MAX_RANKS : 1;
     for (uint32_t i = 0; i < n_groups; i++) {
         w->geometry.groups[i] = g[i];
         CHECK_EQ(kvt_page_shape_init(&w->geometry, i, NULL, NULL, 0, &w->shapes[i]), KVT_OK);
@@ -238,6 +239,7 @@ static void world_open(sim_world *w, uint64_t seed, int trace) {
     w->faults = 1;
     w->n_workers = 2 + sim_below(w, SIM_MAX_WORKERS - 1);
     make_geometry(w);
+    w->n_workers += w->n_workers % w->geometry.n_ranks;
     w->realm_desc = (kvt_realm){.model = "simulated", .geometry = w->geometry};
     CHECK_EQ(
         kvt_wire_realm_encode(&w->realm_desc, w->canonical, sizeof w->canonical, &w->n_canonical),
@@ -306,7 +308,7 @@ static void go_home(sim_world *w) {
             home = home && sim_worker_home(&w->workers[i]);
         core_counts n;
         core_count(w->core, &n);
-        if (home && n.sessions == 0) {
+        if (home && n.sessions == 0 && n.groups == 0) {
             /* A PIN may still have been on its way when its worker had ended all that it saw. */
             if (n.leases || (n.pages_pinned && !n.pins) || n.pages_filling || n.waiting || n.jobs ||
                 n.flushed_held)
@@ -314,7 +316,7 @@ static void go_home(sim_world *w) {
                          (unsigned long long)n.leases, (unsigned long long)n.pages_pinned,
                          (unsigned long long)n.pages_filling);
             uint64_t n_pages = n.pages_evictable + n.pages_pinned;
-            uint64_t most = n_pages * w->geometry.n_groups;
+            uint64_t most = n_pages * w->geometry.n_groups * w->geometry.n_ranks;
             int windows = w->geometry.groups[0].window || w->geometry.groups[1].window;
             w->n_passed += n.pages_passed;
             if ((!windows && n.frames_used + n.pages_host + n.pages_disk < most) ||
@@ -374,7 +376,8 @@ int main(int argc, char **argv) {
     CHECK(w);
     uint64_t steps = 0, reads = 0, stale = 0, hits = 0, seals = 0, kills = 0, cuts = 0,
              restarts = 0, waits = 0, pins = 0, flushes = 0, flushed = 0, flushed_held = 0,
-             told = 0, expired = 0, down = 0, up = 0, written = 0, read = 0, found = 0, lost = 0;
+             told = 0, expired = 0, together = 0, down = 0, up = 0, written = 0, read = 0,
+             found = 0, lost = 0;
     for (uint64_t i = 0; i < count; i++) {
         sim_run(w, seed + i, n_steps, trace);
         steps += w->n_steps, reads += w->n_reads, stale += w->n_stale_reads, hits += w->n_hits;
@@ -383,7 +386,7 @@ int main(int argc, char **argv) {
         flushed += w->n_flushed, flushed_held += w->n_flushed_held;
         down += w->n_down, up += w->n_up, written += w->n_disk_writes;
         read += w->n_disk_reads, found += w->n_found, lost += w->n_lost;
-        told += w->n_events_told, expired += w->n_expired;
+        told += w->n_events_told, expired += w->n_expired, together += w->n_together;
     }
     free(w);
     printf("%llu seeds from %llu: %llu events, %llu pages read (%llu stale, told so), %llu hits, "
@@ -395,15 +398,15 @@ int main(int argc, char **argv) {
            (unsigned long long)flushes, (unsigned long long)flushed,
            (unsigned long long)flushed_held, (unsigned long long)kills, (unsigned long long)cuts,
            (unsigned long long)restarts);
-    printf("%llu pages announced or taken back, %llu claims expired\n", (unsigned long long)told,
-           (unsigned long long)expired);
+    printf("%llu pages announced or taken back, %llu claims expired, %llu answers to ranks\n",
+           (unsigned long long)told, (unsigned long long)expired, (unsigned long long)together);
     printf("%llu pages copied down, %llu up, %llu written to disk, %llu read, %llu found again, "
            "%llu disks lost\n",
            (unsigned long long)down, (unsigned long long)up, (unsigned long long)written,
            (unsigned long long)read, (unsigned long long)found, (unsigned long long)lost);
     /* A simulation in which nothing happens finds nothing. */
     CHECK(count < 20 || (reads && hits && seals && kills && cuts && waits && pins && flushes &&
-                         flushed && flushed_held && told && expired));
+                         flushed && flushed_held && told && expired && together));
     CHECK(count < 200 || (down && up && written && read && found && lost));
     return 0;
 }

@@ -18,6 +18,8 @@
  *     outside its staging file; it cuts its staging file short while it is read
  *   - a copy fails
  *   - a worker releases what it does not have, twice, or of another; cancels calls; sends nonsense
+ *   - ranks ask together, in any order, at any distance, or only some of them; one asks for another
+ * path than the others, dies, or goes home between two pages of a prefix
  *   - a worker pins prefixes, ends pins (of others, of none), flushes all, a realm, a prefix
  *   - the daemon dies, with everything it knew, and starts anew; old mappings stay
  *   - a copy in the host tier or on disk is damaged; a record is gone; the disk is full, says an
@@ -32,6 +34,7 @@
  *   - every byte that a worker reads under a lease, if the generation was the same before and after
  *     it read: against the payload oracle, a function of the token path, the rank and the layer
  * group
+ *   - ranks that hold a lease of the same request were told the same
  *   - what of a path with windows is held: against trying every length (core_audit)
  *   - a lease of a session that was never cut is never stale
  *   - a mirror that is kept by events alone is what the core says can be had, after every event,
@@ -119,14 +122,23 @@ typedef struct sim_record {
 typedef struct sim_lease {
     uint64_t id;
     int used;
-    int stale;      /* its session was lost */
-    uint32_t arena; /* index: which daemon's */
+    int stale;          /* its session was lost */
+    uint32_t arena;     /* index: which daemon's */
+    uint64_t request;   /* of ranks that asked together; 0: it asked alone */
+    uint32_t answer[3]; /* and what they were told: held, computing, claimed tokens */
     uint32_t n_tokens, held_tokens, computing_tokens, claimed_tokens;
     uint32_t tokens[SIM_MAX_TOKENS];
     uint32_t n_pages;
     uint32_t first_page[SIM_MAX_GROUPS];
     kvt_wire_page pages[SIM_MAX_GROUPS][SIM_MAX_PAGES + 1];
 } sim_lease;
+
+/* What the ranks of an engine ask for next. */
+typedef struct sim_engine {
+    uint64_t request, base; /* base: the request that it goes on from, 0: none */
+    uint32_t flags, keep_tokens, n_tokens;
+    uint32_t tokens[SIM_MAX_TOKENS];
+} sim_engine;
 
 /* What a pin was given for. */
 typedef struct sim_pin {
@@ -161,7 +173,8 @@ typedef struct sim_worker {
     uint32_t session;
     uint64_t boot_id, number;
     uint32_t arena, realm;
-    int staging; /* index into world's, -1 */
+    int staging;    /* index into world's, -1 */
+    uint64_t asked; /* the newest request of its engine that it asked, or left out */
     sim_lease leases[SIM_MAX_LEASES];
     /* the call under way */
     uint16_t op; /* 0: none */
@@ -209,6 +222,7 @@ typedef struct sim_world {
     uint32_t pipe_worker[65536], pipe_life[65536];
     uint8_t pipe_dead[65536];
     sim_worker workers[SIM_MAX_WORKERS];
+    sim_engine engines[SIM_MAX_WORKERS / SIM_MAX_RANKS];
     sim_staging stagings[SIM_MAX_STAGINGS];
     uint32_t n_stagings;
     sim_mirrored mirror[SIM_MAX_PLACES];
@@ -219,7 +233,8 @@ typedef struct sim_world {
     /* what happened, for the summary */
     uint64_t n_events_told, n_expired;
     uint64_t n_pins, n_flushes, n_flushed, n_flushed_held;
-    uint64_t n_passed; /* pages that windows let go */
+    uint64_t n_passed;   /* pages that windows let go */
+    uint64_t n_together; /* answers to ranks, compared */
     uint64_t n_steps, n_reads, n_stale_reads, n_hits, n_seals, n_kills, n_cuts, n_restarts, n_waits;
     uint64_t n_down, n_up, n_disk_writes, n_disk_reads, n_found, n_lost;
 } sim_world;
@@ -259,6 +274,14 @@ void sim_begin(outgoing *o);
 void sim_call(sim_world *w, sim_worker *k, outgoing *o, uint16_t op, uint32_t lease,
               uint32_t wait_ms);
 uint32_t sim_make_tokens(sim_world *w, uint32_t *tokens, uint32_t at, uint32_t n);
+
+/* ranks.c: engines of several ranks */
+uint32_t sim_rank(const sim_world *w, const sim_worker *k);
+/* Asks for what the worker's engine asks for; base: it has no place for another lease. 0: nothing
+ * was sent. */
+int sim_ranks_acquire(sim_world *w, sim_worker *k, int slot, int base);
+/* An answer to that came: is it that of the other ranks? */
+void sim_ranks_check(sim_world *w, const sim_worker *k, sim_lease *l);
 
 /* mirror.c: a listener */
 void sim_mirror_event(void *context, const core_event *event); /* core_env.event */
