@@ -49,6 +49,7 @@ void bench_memory(void);
 void bench_pages(void);
 void bench_acquire(void);
 void bench_sessions(void);
+void bench_flight(void);
 __attribute__((weak)) void bench_tiers(void);
 __attribute__((weak)) void bench_codec(void);
 __attribute__((weak)) void bench_fidelity(void);

@@ -96,6 +96,7 @@ static const struct {
     {"pages", bench_pages, "decode and seal of raw pages, against memcpy"},
     {"acquire", bench_acquire, "acquire through the daemon, against an echo"},
     {"sessions", bench_sessions, "64 sessions against one"},
+    {"flight", bench_flight, "waiting for what another computes, against an echo"},
     {"tiers", bench_tiers, "the disk tier, against pwrite and memcpy; a restart"},
     {"codec", bench_codec, "encode and decode of each codec, against memcpy"},
     {"fidelity", bench_fidelity, "error of the attention output, ours and others' codecs"},
