@@ -44,6 +44,7 @@ kvt_status policy_init(void *memory, size_t bytes, policy_rule rule, uint32_t ma
         p->memory = (uint8_t *)(p->marks + max_pages + 1);
         p->memory_mask = memory_slots(rule, max_pages) - 1;
         p->life = 1;
+        p->trust = 1;
         policy_learn(p);
     }
     *ret_policy = p;
@@ -154,7 +155,8 @@ static double due_of(uint64_t key) {
 }
 
 static uint64_t key_for(const policy *p, const policy_mark *mark, uint32_t kind) {
-    double worth = p->worth[kind] * size_factor(p, mark->size);
+    double worth = 1 + p->trust * (p->worth[kind] - 1);
+    worth *= size_factor(p, mark->size);
     return key_of(p, (double)p->now + p->life * (worth - 1));
 }
 
@@ -174,6 +176,7 @@ uint64_t policy_new(policy *p, uint32_t page, uint32_t parent, const uint32_t *t
     mark->hash = prefix_hash(p, parent, tokens, n_tokens);
     mark->count = recall(p, mark->hash);
     mark->size = size_of_bytes(n_bytes);
+    mark->is_new = 1;
     note_size(p, mark->size);
     if (policy_must_learn(p))
         policy_learn(p);
@@ -191,7 +194,8 @@ uint64_t policy_use(policy *p, uint32_t page, unsigned flags) {
     mark->count = (uint8_t)(mark->count + (!(flags & POLICY_AGAIN) && mark->count < UINT8_MAX));
     uint32_t kind = policy_kind_of(mark->count ? mark->count : 1, (flags & POLICY_LAST) != 0);
     if ((mark->hash & ((1u << p->shift) - 1)) == 0)
-        policy_sample(p, mark->hash, kind, (flags & POLICY_AGAIN) != 0);
+        policy_sample(p, mark->hash, kind, (flags & POLICY_AGAIN) != 0, !mark->is_new);
+    mark->is_new = 0;
     return key_for(p, mark, kind);
 }
 
@@ -222,6 +226,7 @@ void policy_see(const policy *p, policy_look *ret_look) {
     *ret_look = (policy_look){.now = p->now,
                               .live = p->live,
                               .life = p->life,
+                              .trust = p->trust,
                               .sampled = p->n_samples,
                               .shift = p->shift};
     memcpy(ret_look->worth, p->worth, sizeof ret_look->worth);

@@ -16,6 +16,11 @@
  * of worth 1 stays as long as under LRU; one of worth w stays w times as long, 0 to 4. If all kinds
  * are alike this is LRU, page for page.
  *
+ * Whether that pays is counted: prefixes of the sample that were found and that LRU would have let
+ * go, and those that it would have kept (it keeps as many as fit of those asked for last, which the
+ * sample tells) and that were gone. When the second are more than the first, worths are drawn
+ * towards 1 by the square of the ratio, and at the end it is LRU again.
+ *
  * What it remembers is bounded: eight bytes a page; a table of what was evicted, so that a prefix
  * that comes back is not taken for a new one (8 to 16 bytes a page); and a sample of at most 16,384
  * prefixes, evicted ones too, from which the worths are learned. Prefixes are compared there by
@@ -82,6 +87,7 @@ typedef struct policy_look {
     uint64_t now;               /* pages put in */
     uint32_t live;              /* pages in the tree */
     double life;                /* of a page of worth 1, in pages put in */
+    double trust;               /* in the worths, 0 .. 1 */
     double worth[POLICY_KINDS]; /* [2 * (1, 2, 3, 4, 8, 32 requests) + is last] */
     uint32_t sampled;           /* prefixes in the sample; one of 2^shift is taken */
     uint32_t shift;

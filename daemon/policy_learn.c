@@ -27,7 +27,8 @@ enum {
     LEARN_LEAST = 64,
 };
 static const double max_worth = 4;
-static const double fade = 0.97; /* at each learning: what is 8 rooms old counts a third */
+static const double unsure = 0.25; /* of LRU's life, which is only estimated */
+static const double fade = 0.97;   /* at each learning: what is 8 rooms old counts a third */
 
 /* What is known before anything was seen: what eight have asked for others will ask for, and a
  * prompt seldom goes on behind its last page just there. */
@@ -42,6 +43,11 @@ static uint32_t bucket(uint64_t age) {
     unsigned top = 63u - (unsigned)__builtin_clzll(age);
     uint32_t at = 4 * top + (uint32_t)(age >> (top - 2) & 3);
     return at < AGES ? at : AGES - 1;
+}
+
+/* The ages of a bucket: from .. from of the next. */
+static double bucket_from(uint32_t at) {
+    return at < 4 ? at : (double)((uint64_t)(4 + at % 4) << (at / 4)) / 4;
 }
 
 /* --- the sample ---------------------------------------------------------------------------------
@@ -77,12 +83,23 @@ static policy_prefix *slot_for(policy *p, uint32_t hash) {
     return best;
 }
 
-void policy_sample(policy *p, uint32_t hash, uint32_t kind, int again) {
+/* What of it LRU would have had, too: all that was asked for since its life began. */
+static void compare(policy *p, const policy_prefix *prefix, int found) {
+    double age = age_of(p, prefix);
+    if (found && age > p->lru_life * (1 + unsure))
+        p->gained++;
+    else if (!found && age < p->lru_life * (1 - unsure))
+        p->given_up++;
+}
+
+void policy_sample(policy *p, uint32_t hash, uint32_t kind, int again, int found) {
     policy_prefix *prefix = slot_for(p, hash);
     if (prefix->used && again) {
         prefix->kind = (uint8_t)kind;
         return;
     }
+    if (prefix->used)
+        compare(p, prefix, found);
     if (prefix->used)
         p->again[prefix->kind][bucket(age_of(p, prefix))]++;
     p->n_samples += !prefix->used;
@@ -103,6 +120,8 @@ static void halve_sample(policy *p) {
             p->again[kind][age] /= 2;
             p->lost[kind][age] /= 2;
         }
+    p->gained /= 2;
+    p->given_up /= 2;
     p->shift++;
 }
 
@@ -123,6 +142,33 @@ static void count_waiting(policy *p, double waiting[POLICY_KINDS][AGES]) {
     }
 }
 
+/* LRU keeps the live pages' number of prefixes that were used last: so old is the oldest of them.
+ */
+static void find_lru_life(policy *p, double waiting[POLICY_KINDS][AGES]) {
+    double kept = (double)p->live / (double)(1u << p->shift), seen = 0;
+    uint32_t age = 0;
+    for (; age < AGES - 1; age++) {
+        double here = 0;
+        for (uint32_t kind = 0; kind < POLICY_KINDS; kind++)
+            here += waiting[kind][age];
+        if (here > 0 && seen + here >= kept) {
+            double part = (kept - seen) / here;
+            p->lru_life = bucket_from(age) + part * (bucket_from(age + 1) - bucket_from(age));
+            return;
+        }
+        seen += here;
+    }
+    p->lru_life = UINT32_MAX; /* so little was asked for yet that LRU would have all of it */
+}
+
+/* Worths that lose more than they gain are worth little themselves. */
+static void weigh(policy *p, double prior) {
+    double ratio = (p->gained + prior) / (p->given_up + prior);
+    p->trust = ratio < 1 ? ratio * ratio : 1;
+    p->gained *= fade;
+    p->given_up *= fade;
+}
+
 /* reached[a]: how many of the kind reached age a; half of those that are still waiting or were
  * lost within a bucket count for it. */
 static void count_reached(const policy *p, uint32_t kind, const double waiting[AGES],
@@ -133,11 +179,6 @@ static void count_reached(const policy *p, uint32_t kind, const double waiting[A
         reached[age] = beyond + p->again[kind][age] + unseen / 2;
         beyond += p->again[kind][age] + unseen;
     }
-}
-
-/* The ages of a bucket: from .. from of the next. */
-static double bucket_from(uint32_t at) {
-    return at < 4 ? at : (double)((uint64_t)(4 + at % 4) << (at / 4)) / 4;
 }
 
 static int age_matters(const policy *p, uint32_t age) {
@@ -158,6 +199,8 @@ void policy_learn(policy *p) {
     if (p->n_samples > SAMPLE_SLOTS / 8 * 5)
         halve_sample(p);
     count_waiting(p, waiting);
+    find_lru_life(p, waiting);
+    weigh(p, prior / 4);
     for (uint32_t kind = 0; kind < POLICY_KINDS; kind++)
         count_reached(p, kind, waiting[kind], reached[kind]);
     for (uint32_t age = 0; age < AGES; age++) {
@@ -220,6 +263,8 @@ kvt_status policy_audit(const policy *p, char *why, size_t why_bytes) {
     for (uint32_t kind = 0; kind < POLICY_KINDS; kind++)
         if (!(p->worth[kind] >= 0 && p->worth[kind] <= max_worth))
             return lie(why, why_bytes, "a worth is out of range");
+    if (!(p->trust >= 0 && p->trust <= 1))
+        return lie(why, why_bytes, "the trust is out of range");
     if (!(p->life >= 1))
         return lie(why, why_bytes, "the life is less than a page");
     return KVT_OK;

@@ -13,10 +13,11 @@ enum {
 
 /* Of a page in the tree. */
 typedef struct policy_mark {
-    uint32_t hash; /* of the prefix */
-    uint8_t count; /* requests, as far as known */
-    uint8_t size;  /* quarters of an octave of bytes */
-    uint8_t unused[2];
+    uint32_t hash;  /* of the prefix */
+    uint8_t count;  /* requests, as far as known */
+    uint8_t size;   /* quarters of an octave of bytes */
+    uint8_t is_new; /* put in, and not used yet */
+    uint8_t unused;
 } policy_mark;
 
 /* A prefix of the sample, in the tree or not. */
@@ -39,6 +40,12 @@ struct policy {
     double worth[POLICY_KINDS];
     int32_t mean_size; /* 256ths of a mark's size */
 
+    /* Does it pay? Sampled prefixes that were found and would not have been under LRU, and the
+     * other way round. Both fade. */
+    double gained, given_up;
+    double lru_life; /* what LRU would keep was used less than so many pages ago */
+    double trust;    /* 0 .. 1: how far worths differ from 1 */
+
     uint32_t shift; /* the lowest bits of a hash that must be 0 for the sample */
     uint32_t n_samples;
     uint64_t learned_at;
@@ -59,7 +66,7 @@ static inline uint32_t policy_kind_of(uint32_t count, int is_last) {
 
 /* --- policy_learn.c --- */
 /* A prefix whose hash is in the sample was used as one of this kind. again: not asked for anew. */
-void policy_sample(policy *p, uint32_t hash, uint32_t kind, int again);
+void policy_sample(policy *p, uint32_t hash, uint32_t kind, int again, int found);
 int policy_must_learn(const policy *p);
 /* Works out the worths anew. Cost: O(SAMPLE_SLOTS). */
 void policy_learn(policy *p);

@@ -236,6 +236,41 @@ static void test_learns(uint64_t seed) {
               (unsigned long long)found[0], (unsigned long long)found[1]);
 }
 
+/*
+ * What was learned does not hold: what is asked for again and again for a while is never asked for
+ * any more, and then new prompts come back once, just within the room. Who keeps what was popular
+ * loses them; that must be noticed.
+ */
+static void test_misled(uint64_t seed) {
+    enum { ROOM = 300, PHASES = 60, WARM = 400, ONCE = 150, BEHIND = 90 };
+    uint64_t found[2] = {0, 0}, random = seed;
+    policy_look look;
+    double least_trust = 1;
+    for (int rule = 0; rule < 2; rule++) {
+        cache c = cache_open((policy_rule)rule, ROOM);
+        for (uint32_t phase = 1; phase <= PHASES; phase++) {
+            for (uint32_t i = 0; i < WARM; i++) {
+                uint32_t page = phase * 1000 + check_below(&random, 200);
+                found[rule] += ask(&c, &page, 1, 100, NULL, NULL);
+            }
+            for (uint32_t i = 0; i < 2 * ONCE + 2 * BEHIND; i++) {
+                uint32_t number = i % 2 && i / 2 >= BEHIND ? i / 2 - BEHIND : i / 2;
+                uint32_t page =
+                    1000000 + phase * 1000 + number + (i % 2 && i / 2 < BEHIND ? 500 : 0);
+                found[rule] += ask(&c, &page, 1, 100, NULL, NULL);
+            }
+            policy_see(c.policy, &look);
+            if (rule == POLICY_WORTH && look.trust < least_trust)
+                least_trust = look.trust;
+        }
+        audit(&c);
+        cache_close(&c);
+    }
+    CHECK_MSG(found[0] + found[1] / 200 >= found[1], "worth found %llu, lru %llu",
+              (unsigned long long)found[0], (unsigned long long)found[1]);
+    CHECK(least_trust < 0.5);
+}
+
 /* Of two kinds that are alike in all else the smaller pages stay longer. */
 static void test_bytes(void) {
     cache c = cache_open(POLICY_WORTH, 200);
@@ -329,6 +364,7 @@ int main(int argc, char **argv) {
     }
     test_alike();
     test_again();
+    test_misled(seed);
     test_bytes();
     for (uint64_t i = 0; i < 10; i++) {
         printf("seed %llu\n", (unsigned long long)(seed + i));
