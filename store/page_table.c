@@ -11,16 +11,19 @@ _Static_assert(sizeof(page_entry) == 24, "index memory is promised per page");
 #define NO_INDEX UINT32_MAX
 
 /*
- * The block: this head, then max_pages entries. Free entries form a queue through `node`, taken at
- * its head and given back at its tail: so one index is used again only after all other free ones
- * were, and the 32 bits of its generation last as long as they can.
+ * The block: this head, then max_pages entries. Those from first_unused on have never been taken
+ * and are not touched before, so that a large table costs no memory at start. Once all have been,
+ * free entries form a queue through `node`, taken at its head and given back at its tail: so one
+ * index is used again only after all other free ones were, and the 32 bits of its generation last
+ * as long as they can.
  */
 struct page_table {
     uint32_t max_pages;
     uint32_t first_free; /* NO_INDEX: none */
     uint32_t last_free;
     uint32_t in_state[PAGE_N_STATES];
-    uint32_t reserved[7];
+    uint32_t first_unused;
+    uint32_t reserved[6];
 };
 _Static_assert(sizeof(page_table) % 8 == 0, "the entries follow, aligned");
 
@@ -64,17 +67,8 @@ kvt_status page_table_init(void *memory, size_t bytes, uint32_t max_pages, page_
     page_table *table = memory;
     memset(table, 0, sizeof(*table));
     table->max_pages = max_pages;
-    table->first_free = 0;
-    table->last_free = max_pages - 1;
+    table->first_free = table->last_free = NO_INDEX;
     table->in_state[PAGE_FREE] = max_pages;
-    page_entry *entries = entries_of(table);
-    for (uint32_t i = 0; i < max_pages; i++) {
-        entries[i] = (page_entry){
-            .generation = 1, /* so that no handle is 0 */
-            .frame = PAGE_NO_FRAME,
-            .node = i + 1 < max_pages ? i + 1 : NO_INDEX,
-        };
-    }
     *ret_table = table;
     return KVT_OK;
 }
@@ -85,7 +79,7 @@ static page_handle handle_of(const page_table *table, uint32_t index) {
 
 const page_entry *page_get(const page_table *table, page_handle page) {
     uint32_t index = (uint32_t)page, generation = (uint32_t)(page >> 32);
-    if (index >= table->max_pages) {
+    if (index >= table->first_unused) {
         return NULL;
     }
     const page_entry *entry = &entries_in(table)[index];
@@ -94,7 +88,9 @@ const page_entry *page_get(const page_table *table, page_handle page) {
 
 page_handle page_at(const page_table *table, uint32_t index) {
     KVT_ASSERT(index < table->max_pages);
-    return entries_in(table)[index].state == PAGE_FREE ? 0 : handle_of(table, index);
+    return index >= table->first_unused || entries_in(table)[index].state == PAGE_FREE
+               ? 0
+               : handle_of(table, index);
 }
 
 static page_entry *live(page_table *table, page_handle page) {
@@ -111,16 +107,33 @@ static void move(page_table *table, page_entry *entry, page_state to) {
     entry->state = (uint8_t)to;
 }
 
-kvt_status page_claim(page_table *table, uint32_t node, page_handle *ret_page) {
+/* The index that has been free for the longest time; NO_INDEX: none is free. */
+static uint32_t take_free(page_table *table) {
+    page_entry *entries = entries_of(table);
+    if (table->first_unused < table->max_pages) {
+        entries[table->first_unused] = (page_entry){
+            .generation = 1, /* so that no handle is 0 */
+            .frame = PAGE_NO_FRAME,
+            .node = NO_INDEX,
+        };
+        return table->first_unused++;
+    }
     uint32_t index = table->first_free;
+    if (index != NO_INDEX) {
+        table->first_free = entries[index].node;
+        if (table->first_free == NO_INDEX) {
+            table->last_free = NO_INDEX;
+        }
+    }
+    return index;
+}
+
+kvt_status page_claim(page_table *table, uint32_t node, page_handle *ret_page) {
+    uint32_t index = take_free(table);
     if (index == NO_INDEX) {
         return KVT_EFULL;
     }
     page_entry *entry = &entries_of(table)[index];
-    table->first_free = entry->node;
-    if (table->first_free == NO_INDEX) {
-        table->last_free = NO_INDEX;
-    }
     move(table, entry, PAGE_FILLING);
     entry->refs = 1;
     entry->node = node;
@@ -200,7 +213,7 @@ void page_table_each(const page_table *table,
                      void (*visit)(void *context, page_handle page, const page_entry *entry),
                      void *context) {
     const page_entry *entries = entries_in(table);
-    for (uint32_t i = 0; i < table->max_pages; i++) {
+    for (uint32_t i = 0; i < table->first_unused; i++) {
         if (entries[i].state != PAGE_FREE) {
             visit(context, handle_of(table, i), &entries[i]);
         }
@@ -237,8 +250,10 @@ static const char *entry_fault(const page_entry *entry) {
 
 kvt_status page_table_audit(const page_table *table, char *why, size_t why_bytes) {
     const page_entry *entries = entries_in(table);
-    uint32_t in_state[PAGE_N_STATES] = {0}, n_queued = 0, last = NO_INDEX;
-    for (uint32_t i = 0; i < table->max_pages; i++) {
+    uint32_t n_unused = table->max_pages - table->first_unused;
+    uint32_t in_state[PAGE_N_STATES] = {[PAGE_FREE] = n_unused};
+    uint32_t n_queued = n_unused, last = NO_INDEX;
+    for (uint32_t i = 0; i < table->first_unused; i++) {
         const char *fault = entry_fault(&entries[i]);
         if (fault) {
             return kvt_say(why, why_bytes, KVT_EINTERNAL, "page %" PRIu32 ": %s", i, fault);
@@ -253,7 +268,7 @@ kvt_status page_table_audit(const page_table *table, char *why, size_t why_bytes
         }
     }
     for (uint32_t i = table->first_free; i != NO_INDEX; i = entries[i].node) {
-        if (i >= table->max_pages || entries[i].state != PAGE_FREE ||
+        if (i >= table->first_unused || entries[i].state != PAGE_FREE ||
             ++n_queued > in_state[PAGE_FREE]) {
             return kvt_say(why, why_bytes, KVT_EINTERNAL,
                            "the queue of free pages is broken at %" PRIu32, i);
