@@ -8,7 +8,7 @@
  *   map_host.c  the mapped arena                  report.c  status, tree
  *   map_cuda.c  its data on a GPU (the module)    staging.c the staging file and its slots
  *   transport_nng.c  messages                     error.c   words and memory
- *   async.c     calls that do not block
+ *   async.c     calls that do not block           view.c    leases of some rows
  *
  * THREADS. `lock` covers what is marked so; nothing that blocks is done under it. Bringing a
  * session up takes several round trips and belongs to one thread at a time: whoever holds the GATE
@@ -105,6 +105,11 @@ struct kvt_lease {
     kvt_wire_page *pages; /* [room_pages][n_groups], kvt_lease_page; checked against the arena */
     uint32_t n_spans;     /* of the path, rising */
     kvt_span *spans;
+    int is_view;     /* pages that it has no row of are zeros */
+    uint32_t n_rows; /* of a view */
+    uint32_t n_runs;
+    kvt_run *runs;      /* of a view */
+    kvt_run whole_run;  /* of any other lease: all that it holds */
     uint32_t n_encoded; /* by rising page number */
     uint32_t room_encoded;
     kvt_encoded *encoded;
@@ -348,8 +353,25 @@ size_t kvt_spans_in_front(const kvt_span *spans, size_t n_spans, size_t token);
 /* The list is the lease's from now on. */
 void kvt_spans_set(kvt_lease *lease, kvt_span *spans, uint32_t n);
 
+/* --- view.c -------------------------------------------------------------------------------------
+ */
+
+/* Makes sense as a view? KVT_EINVAL, KVT_ELIMIT. */
+kvt_status kvt_view_check(const kvt_view *view, uint32_t flags);
+/* What the lease has according to the reply, whose counts make sense; on failure it is as it was.
+ */
+kvt_status kvt_view_take(kvt_lease *lease, const kvt_lease_rep *rep);
+/* The tokens whose rows it has. */
+uint32_t kvt_lease_spread(kvt_lease *lease, const kvt_run **ret_runs);
+/* Has a view each of these tokens? KVT_EINVAL with the first that it has not. */
+kvt_status kvt_view_has(const kvt_lease *lease, size_t first_token, size_t n_tokens);
+
 /* --- lease.c ------------------------------------------------------------------------------------
  */
+
+/* Is it a page of the lease's arena, with as many rows as held_tokens need of it? */
+int kvt_lease_page_is_good(const kvt_lease *lease, const kvt_wire_page *page, uint32_t i,
+                           uint32_t held_tokens);
 
 /* As kvt_client_enter, and KVT_ESTALE if the lease is lost or of an older epoch, KVT_EBUSY if
  * another call was begun on it. */

@@ -77,7 +77,10 @@ static void lease_strip(kvt_lease *lease, int closed) {
     free(lease->pages);
     free(lease->encoded);
     free(lease->spans);
+    free(lease->runs);
     lease->spans = NULL;
+    lease->runs = NULL;
+    lease->n_runs = 0;
     lease->n_spans = 0;
     lease->n_encoded = lease->n_pages = 0;
     lease->pages = NULL;
@@ -119,9 +122,8 @@ static kvt_lease *lease_new(kvt_client *c, size_t n_tokens) {
 /* --- what the daemon said -----------------------------------------------------------------------
  */
 
-/* Is it a page of this arena, with as many rows as the path needs of it? */
-static int page_is_good(const kvt_lease *lease, const kvt_wire_page *page, uint32_t i,
-                        uint32_t held_tokens) {
+int kvt_lease_page_is_good(const kvt_lease *lease, const kvt_wire_page *page, uint32_t i,
+                           uint32_t held_tokens) {
     uint32_t page_tokens = page_tokens_of(lease), left = held_tokens - i * page_tokens;
     uint32_t rows = left < page_tokens ? left : page_tokens;
     return page->rows >= rows && page->rows <= page_tokens && kvt_arena_has(lease->arena, page);
@@ -148,7 +150,7 @@ static kvt_status check_list(const kvt_lease *lease, uint32_t group, uint32_t he
     for (uint32_t i = list->first_page; i < cover; i++) {
         kvt_wire_page page;
         kvt_wire_get_page(list->pages, i - list->first_page, &page);
-        if (!page_is_good(lease, &page, i, held_tokens))
+        if (!kvt_lease_page_is_good(lease, &page, i, held_tokens))
             return kvt_client_nonsense(lease->client, "the description of a page");
     }
     return KVT_OK;
@@ -189,8 +191,11 @@ static kvt_status take_reply(kvt_lease *lease, const kvt_reply *reply, size_t n_
         rep.held_tokens > rep.n_tokens || rep.claimed_tokens > rep.n_tokens ||
         rep.computing_tokens > rep.n_tokens - rep.held_tokens)
         return kvt_client_nonsense(lease->client, "the description of a lease");
-    kvt_status status =
-        kvt_lease_take_pages(lease, rep.held_tokens, first_page, rep.n_lists, rep.lists);
+    if (rep.n_runs && !lease->is_view)
+        return kvt_client_nonsense(lease->client, "a view that nobody asked for");
+    kvt_status status = lease->is_view ? kvt_view_take(lease, &rep)
+                                       : kvt_lease_take_pages(lease, rep.held_tokens, first_page,
+                                                              rep.n_lists, rep.lists);
     if (status != KVT_OK)
         return status;
     lease->id = rep.lease;
@@ -250,6 +255,7 @@ typedef struct acquire_args {
     size_t n_tokens;
     const kvt_span *spans;
     size_t n_spans;
+    const kvt_view *view; /* NULL: it is none */
 } acquire_args;
 
 static void put_acquire(kvt_writer *w, const kvt_session *s, const void *context) {
@@ -258,13 +264,19 @@ static void put_acquire(kvt_writer *w, const kvt_session *s, const void *context
                            .rank = a->base ? 0 : a->rank,
                            .flags = ((a->flags & KVT_CLAIM) ? KVT_ACQUIRE_CLAIM : 0) |
                                     ((a->flags & KVT_LEAVE_ONE) ? KVT_ACQUIRE_LEAVE_ONE : 0) |
-                                    (a->n_spans ? KVT_ACQUIRE_SPANS : 0),
+                                    (a->n_spans ? KVT_ACQUIRE_SPANS : 0) |
+                                    (a->view ? KVT_ACQUIRE_VIEW : 0),
                            .base = a->base,
                            .keep_tokens = a->keep_tokens,
                            .first_page = a->first_page,
                            .group = a->group,
                            .request = a->request,
                            .n_tokens = (uint32_t)a->n_tokens};
+    if (a->view) {
+        req.sinks = a->view->sink_tokens;
+        req.window = a->view->window_tokens;
+        req.budget = a->view->budget_tokens;
+    }
     kvt_wire_put_acquire_req(w, &req);
     kvt_wire_put_tokens(w, a->tokens, a->n_tokens);
     for (size_t i = 0; i < a->n_spans; i++) {
@@ -277,7 +289,7 @@ static void put_acquire(kvt_writer *w, const kvt_session *s, const void *context
 static kvt_request acquire_request(const acquire_args *args, uint64_t epoch) {
     return (kvt_request){.op = KVT_OP_ACQUIRE,
                          .epoch = epoch,
-                         .body_bytes = 56 + args->n_tokens * sizeof(uint32_t) + args->n_spans * 24,
+                         .body_bytes = 60 + args->n_tokens * sizeof(uint32_t) + args->n_spans * 24,
                          .put = put_acquire,
                          .context = args};
 }
@@ -317,6 +329,7 @@ static kvt_status acquire(kvt_client *c, const acquire_args *args, kvt_lease **r
         return kvt_error_plain(KVT_ENOMEM);
     }
     kvt_spans_set(lease, spans, n_spans);
+    lease->is_view = args->view != NULL;
     kvt_request request = acquire_request(args, 0);
     kvt_status status = call_acquire(c, &request, &reply);
     status = end_new(lease, status, &reply, args->n_tokens, ret_lease);
@@ -326,7 +339,8 @@ static kvt_status acquire(kvt_client *c, const acquire_args *args, kvt_lease **r
 
 static kvt_status acquire_checked(kvt_client *client, uint64_t group, uint64_t request,
                                   const uint32_t *tokens, size_t n_tokens, const kvt_span *spans,
-                                  size_t n_spans, uint32_t flags, kvt_lease **ret_lease) {
+                                  size_t n_spans, const kvt_view *view, uint32_t flags,
+                                  kvt_lease **ret_lease) {
     if (!client || !ret_lease || client->reports_only)
         return kvt_error(KVT_EINVAL, "kvt_acquire needs a client of kvt_open and ret_lease");
     kvt_status status = kvt_client_enter(client);
@@ -342,7 +356,8 @@ static kvt_status acquire_checked(kvt_client *client, uint64_t group, uint64_t r
                          .tokens = tokens,
                          .n_tokens = n_tokens,
                          .spans = spans,
-                         .n_spans = n_spans};
+                         .n_spans = n_spans,
+                         .view = view};
     if (status == KVT_OK)
         status = acquire(client, &args, ret_lease);
     kvt_client_leave(client);
@@ -351,13 +366,23 @@ static kvt_status acquire_checked(kvt_client *client, uint64_t group, uint64_t r
 
 kvt_status kvt_acquire(kvt_client *client, const uint32_t *tokens, size_t n_tokens, uint32_t flags,
                        kvt_lease **ret_lease) {
-    return acquire_checked(client, 0, 0, tokens, n_tokens, NULL, 0, flags, ret_lease);
+    return acquire_checked(client, 0, 0, tokens, n_tokens, NULL, 0, NULL, flags, ret_lease);
 }
 
 kvt_status kvt_acquire_spans(kvt_client *client, const uint32_t *tokens, size_t n_tokens,
                              const kvt_span *spans, size_t n_spans, uint32_t flags,
                              kvt_lease **ret_lease) {
-    return acquire_checked(client, 0, 0, tokens, n_tokens, spans, n_spans, flags, ret_lease);
+    return acquire_checked(client, 0, 0, tokens, n_tokens, spans, n_spans, NULL, flags, ret_lease);
+}
+
+kvt_status kvt_acquire_view(kvt_client *client, const uint32_t *tokens, size_t n_tokens,
+                            const kvt_span *spans, size_t n_spans, const kvt_view *view,
+                            uint32_t flags, kvt_lease **ret_lease) {
+    kvt_status status = kvt_view_check(view, flags);
+    if (status == KVT_OK)
+        status =
+            acquire_checked(client, 0, 0, tokens, n_tokens, spans, n_spans, view, flags, ret_lease);
+    return status;
 }
 
 static kvt_status check_group(uint64_t group, uint64_t request) {
@@ -369,8 +394,8 @@ kvt_status kvt_acquire_ranks(kvt_client *client, uint64_t group, uint64_t reques
                              kvt_lease **ret_lease) {
     kvt_status status = check_group(group, request);
     if (status == KVT_OK)
-        status =
-            acquire_checked(client, group, request, tokens, n_tokens, NULL, 0, flags, ret_lease);
+        status = acquire_checked(client, group, request, tokens, n_tokens, NULL, 0, NULL, flags,
+                                 ret_lease);
     return status;
 }
 
@@ -440,7 +465,9 @@ static kvt_status extend_checked(kvt_lease *lease, uint64_t group, uint64_t requ
         return status;
     uint32_t known =
         lease->held_tokens > lease->claimed_tokens ? lease->held_tokens : lease->claimed_tokens;
-    if (keep_tokens > known)
+    if (lease->is_view)
+        status = kvt_error(KVT_EINVAL, "the lease is a view, which nothing goes on from: acquire");
+    else if (keep_tokens > known)
         status = kvt_error(KVT_EINVAL, "keep_tokens is %zu; the lease holds or claims %u",
                            keep_tokens, known);
     else
@@ -521,7 +548,9 @@ kvt_status kvt_fork(kvt_lease *lease, size_t n_tokens, kvt_lease **ret_lease) {
     kvt_status status = kvt_lease_enter(lease);
     if (status != KVT_OK)
         return status;
-    if (!ret_lease || n_tokens > lease->n_tokens)
+    if (lease->is_view)
+        status = kvt_error(KVT_EINVAL, "the lease is a view: acquire another one");
+    else if (!ret_lease || n_tokens > lease->n_tokens)
         status = kvt_error(KVT_EINVAL, "kvt_fork at token %zu of %u", n_tokens, lease->n_tokens);
     else
         status = fork_lease(lease, n_tokens, ret_lease);
@@ -602,6 +631,10 @@ kvt_status kvt_wait(kvt_lease *lease, size_t held_tokens, uint32_t wait_ms) {
     kvt_status status = kvt_lease_enter(lease);
     if (status != KVT_OK)
         return status;
+    if (lease->is_view) { /* it names what it names: nothing can come */
+        kvt_client_leave(lease->client);
+        return KVT_OK;
+    }
     kvt_device_wait(lease);
     /* More than that cannot be held: it is a wait for nobody to be computing. */
     uint32_t held = held_tokens < KVT_MAX_REQUEST_TOKENS ? (uint32_t)held_tokens
@@ -622,7 +655,8 @@ kvt_status kvt_lease_get(const kvt_lease *lease, kvt_lease_info *ret_info) {
                                  .claimed_tokens = lease->claimed_tokens,
                                  .page_tokens = page_tokens_of(lease),
                                  .n_pages = lease->n_pages,
-                                 .foreign_pages = lease->foreign_pages};
+                                 .foreign_pages = lease->foreign_pages,
+                                 .n_rows = lease->is_view ? lease->n_rows : lease->held_tokens};
     for (uint32_t group = 0; group < lease->client->geometry.n_groups; group++)
         ret_info->first_token[group] = lease->first_page[group] * page_tokens_of(lease);
     return KVT_OK;
@@ -663,6 +697,8 @@ static kvt_status release_forked(kvt_lease *lease) {
     kvt_device_strip(lease, 1);
     free(lease->pages);
     free(lease->encoded);
+    free(lease->spans);
+    free(lease->runs);
     free(lease);
     return kvt_error_plain(KVT_EFORK);
 }

@@ -30,13 +30,62 @@ typedef struct rows {
     uint32_t group;
 } rows;
 
+/* Rows of some runs, from the skip-th row of the first one on. */
+typedef struct row_walk {
+    const kvt_run *runs;
+    size_t skip;
+    size_t left; /* rows that are still to come */
+} row_walk;
+
+/* The next rows that stand together in one page, at the walk's place: their token and number. */
+static uint32_t walk_piece(const row_walk *walk, uint32_t page_tokens, size_t *ret_token) {
+    size_t token = walk->runs->first_token + walk->skip;
+    size_t in_page = page_tokens - token % page_tokens, in_run = walk->runs->n_tokens - walk->skip;
+    size_t n = in_page < in_run ? in_page : in_run;
+    *ret_token = token;
+    return (uint32_t)(n < walk->left ? n : walk->left);
+}
+
+static void walk_on(row_walk *walk, uint32_t n) {
+    walk->skip += n;
+    walk->left -= n;
+    if (walk->skip == walk->runs->n_tokens) {
+        walk->runs++;
+        walk->skip = 0;
+    }
+}
+
+/* Decodes the walk's rows of one page, and moves it along. *done counts rows of the layout. */
+static kvt_status decode_rows(const kvt_page_shape *shape, const uint8_t *bytes, size_t n_bytes,
+                              uint32_t n_rows_there, rows r, row_walk *walk, size_t *done,
+                              const kvt_layout *to) {
+    size_t token, page = SIZE_MAX;
+    kvt_status status = KVT_OK;
+    while (walk->left > 0 && status == KVT_OK) {
+        r.n_rows = walk_piece(walk, shape->page_tokens, &token);
+        if (page != SIZE_MAX && token / shape->page_tokens != page)
+            break;
+        page = token / shape->page_tokens;
+        r.first_row = (uint32_t)(token % shape->page_tokens);
+        kvt_layout here = layout_at(to, *done);
+        if (n_rows_there < r.first_row + r.n_rows)
+            return KVT_ECORRUPT;
+        status = kvt_page_decode(shape, bytes, n_bytes, r.first_row, r.n_rows, r.first_layer,
+                                 r.n_layers, &here);
+        walk_on(walk, r.n_rows);
+        *done += r.n_rows;
+    }
+    return status;
+}
+
 /*
  * One page, between two looks at the generation of its frame. The bytes may change at any time if
  * the lease was lost without our knowing, so what goes wrong in between only counts if the
  * generation is still the same after it.
  */
 static kvt_status decode_page(const kvt_lease *lease, const kvt_wire_page *page, const rows *r,
-                              kvt_page_copy *copy, const kvt_layout *to) {
+                              kvt_page_copy *copy, row_walk *walk, size_t *done,
+                              const kvt_layout *to) {
     const kvt_client *c = lease->client;
     const kvt_page_shape *shape = &c->shapes[r->group];
     const uint8_t *bytes = NULL;
@@ -47,30 +96,23 @@ static kvt_status decode_page(const kvt_lease *lease, const kvt_wire_page *page,
     if (status != KVT_OK)
         return status;
     status = kvt_page_check(shape, bytes, page->bytes, (c->flags & KVT_OPEN_VERIFY) != 0, &n_rows);
-    if (status == KVT_OK && n_rows < r->first_row + r->n_rows)
-        status = KVT_ECORRUPT;
     if (status == KVT_OK)
-        status = kvt_page_decode(shape, bytes, page->bytes, r->first_row, r->n_rows, r->first_layer,
-                                 r->n_layers, to);
+        status = decode_rows(shape, bytes, page->bytes, n_rows, *r, walk, done, to);
     if (!kvt_arena_was_fresh(lease->arena, page))
         return kvt_error_plain(KVT_ESTALE);
     return status == KVT_OK ? KVT_OK : kvt_error_plain(status);
 }
 
-/* Tokens of some layers of one group. */
-static kvt_status decode(const kvt_lease *lease, size_t first_token, size_t n_tokens, rows r,
-                         const kvt_layout *to) {
+/* Rows of some layers of one group. */
+static kvt_status decode(const kvt_lease *lease, row_walk walk, rows r, const kvt_layout *to) {
     uint32_t page_tokens = lease->client->geometry.page_tokens;
     kvt_status status = KVT_OK;
     kvt_page_copy copy = {0};
-    for (size_t done = 0; done < n_tokens && status == KVT_OK; done += r.n_rows) {
-        size_t at = first_token + done, left = n_tokens - done;
-        r.first_row = (uint32_t)(at % page_tokens);
-        r.n_rows = page_tokens - r.first_row;
-        r.n_rows = r.n_rows < left ? r.n_rows : (uint32_t)left;
-        kvt_layout here = layout_at(to, done);
-        const kvt_wire_page *page = kvt_lease_page(lease, (uint32_t)(at / page_tokens), r.group);
-        status = decode_page(lease, page, &r, &copy, &here);
+    size_t done = 0;
+    while (walk.left > 0 && status == KVT_OK) {
+        size_t token = walk.runs->first_token + walk.skip;
+        const kvt_wire_page *page = kvt_lease_page(lease, (uint32_t)(token / page_tokens), r.group);
+        status = decode_page(lease, page, &r, &copy, &walk, &done, to);
     }
     free(copy.bytes);
     return status;
@@ -109,41 +151,78 @@ static kvt_status check_groups(const kvt_lease *lease, size_t first_token, layer
     return KVT_OK;
 }
 
-static kvt_status decode_groups(const kvt_lease *lease, size_t first_token, size_t n_tokens,
-                                layer_range all, const kvt_layout *to) {
+static kvt_status decode_groups(const kvt_lease *lease, row_walk walk, layer_range all,
+                                const kvt_layout *to) {
     const kvt_geometry *g = &lease->client->geometry;
-    kvt_status status = check_groups(lease, first_token, all);
+    kvt_status status = check_groups(lease, walk.runs->first_token + walk.skip, all);
     for (uint32_t group = 0; group < g->n_groups && status == KVT_OK; group++) {
         uint32_t before = 0;
         layer_range own = layers_of(g, group, all, &before);
         rows r = {.first_layer = own.first, .n_layers = own.n, .group = group};
         kvt_layout here = layers_on(to, before);
         if (own.n > 0)
-            status = decode(lease, first_token, n_tokens, r, &here);
+            status = decode(lease, walk, r, &here);
     }
     return status;
 }
 
+/* The layout and the layers of a call. */
+static kvt_status check_call(const kvt_lease *lease, layer_range layers, const kvt_layout *to) {
+    const kvt_geometry *g = &lease->client->geometry;
+    if (!to || !to->part[0] || !to->part[1])
+        return kvt_error(KVT_EINVAL, "decoding needs a layout with two parts");
+    if (layers.first > g->n_layers || layers.n > g->n_layers - layers.first)
+        return kvt_error(KVT_EINVAL, "layers %u and %u on; the geometry has %u", layers.first,
+                         layers.n, g->n_layers);
+    return KVT_OK;
+}
+
 kvt_status kvt_decode(kvt_lease *lease, size_t first_token, size_t n_tokens, uint32_t first_layer,
                       uint32_t n_layers, const kvt_layout *to) {
+    layer_range layers = {first_layer, n_layers};
     kvt_status status = kvt_lease_enter(lease);
     if (status != KVT_OK)
         return status;
-    const kvt_geometry *g = &lease->client->geometry;
     status = kvt_lease_catch_up(lease);
+    if (status == KVT_OK)
+        status = check_call(lease, layers, to);
     if (status != KVT_OK)
         goto out;
-    if (!to || !to->part[0] || !to->part[1])
-        status = kvt_error(KVT_EINVAL, "kvt_decode needs a layout with two parts");
-    else if (first_token > lease->held_tokens || n_tokens > lease->held_tokens - first_token)
+    if (first_token > lease->held_tokens || n_tokens > lease->held_tokens - first_token)
         status = kvt_error(KVT_EINVAL, "tokens %zu and %zu on; the lease holds %u", first_token,
                            n_tokens, lease->held_tokens);
-    else if (first_layer > g->n_layers || n_layers > g->n_layers - first_layer)
-        status = kvt_error(KVT_EINVAL, "layers %u and %u on; the geometry has %u", first_layer,
-                           n_layers, g->n_layers);
-    if (status == KVT_OK && n_layers > 0 && n_tokens > 0)
-        status =
-            decode_groups(lease, first_token, n_tokens, (layer_range){first_layer, n_layers}, to);
+    else
+        status = kvt_view_has(lease, first_token, n_tokens);
+    if (status == KVT_OK && n_layers > 0 && n_tokens > 0) {
+        kvt_run run = {(uint32_t)first_token, (uint32_t)n_tokens};
+        status = decode_groups(lease, (row_walk){&run, 0, n_tokens}, layers, to);
+    }
+out:
+    kvt_client_leave(lease->client);
+    return status;
+}
+
+kvt_status kvt_decode_rows(kvt_lease *lease, size_t first_row, size_t n_rows, uint32_t first_layer,
+                           uint32_t n_layers, const kvt_layout *to) {
+    layer_range layers = {first_layer, n_layers};
+    row_walk walk = {.skip = first_row, .left = n_rows};
+    kvt_status status = kvt_lease_enter(lease);
+    if (status != KVT_OK)
+        return status;
+    status = kvt_lease_catch_up(lease);
+    if (status == KVT_OK)
+        status = check_call(lease, layers, to);
+    if (status != KVT_OK)
+        goto out;
+    uint32_t n_runs = kvt_lease_spread(lease, &walk.runs);
+    size_t there = lease->is_view ? lease->n_rows : lease->held_tokens;
+    if (first_row > there || n_rows > there - first_row)
+        status = kvt_error(KVT_EINVAL, "rows %zu and %zu on; the lease has %zu", first_row, n_rows,
+                           there);
+    for (; status == KVT_OK && n_runs > 0 && walk.skip >= walk.runs->n_tokens; n_runs--)
+        walk.skip -= walk.runs++->n_tokens;
+    if (status == KVT_OK && n_layers > 0 && n_rows > 0)
+        status = decode_groups(lease, walk, layers, to);
 out:
     kvt_client_leave(lease->client);
     return status;

@@ -44,9 +44,12 @@ static void wait_for(kvt_device_work *work) {
  * waits may be about to change what it names. */
 static kvt_status look_at_pages(const kvt_lease *lease) {
     for (uint32_t group = 0; group < lease->client->geometry.n_groups; group++)
-        for (uint32_t i = lease->first_page[group]; i < lease->n_pages; i++)
-            if (!kvt_arena_was_fresh(lease->arena, kvt_lease_page(lease, i, group)))
+        for (uint32_t i = lease->first_page[group]; i < lease->n_pages; i++) {
+            const kvt_wire_page *page = kvt_lease_page(lease, i, group);
+            /* A view has no page where it has no row. */
+            if (page->bytes && !kvt_arena_was_fresh(lease->arena, page))
                 return KVT_ESTALE;
+        }
     return KVT_OK;
 }
 
@@ -236,7 +239,7 @@ static kvt_status check_tokens(const kvt_lease *lease, size_t first_token, size_
         return kvt_error(KVT_EINVAL, "token %zu: the window is held from token %zu on", first_token,
                          from);
     if (first_token <= lease->held_tokens && n_tokens <= lease->held_tokens - first_token)
-        return KVT_OK;
+        return kvt_view_has(lease, first_token, n_tokens);
     return kvt_error(KVT_EINVAL, "tokens %zu and %zu on; the lease holds %u", first_token, n_tokens,
                      lease->held_tokens);
 }

@@ -88,7 +88,8 @@ const tool_command tool_leases = {
         "it, the realm and the rank, the tokens that were asked for and those that are held, pages "
         "that it\n"
         "claims and has not sealed, and whether some of it was flushed since: then nobody else\n"
-        "gets that any more, and it goes when the lease does.\n",
+        "gets that any more, and it goes when the lease does. A view has some rows of what is "
+        "held.\n",
     .examples = "  kvtrunk leases\n"
                 "  kvtrunk leases --json | jq -s 'map(select(.flushed)) | length'\n",
     .run = run_leases,

@@ -171,6 +171,12 @@ kvt_status kvt_wire_open(const void *message, size_t n_bytes, kvt_wire_header *r
 /* --- elements of arrays -------------------------------------------------------------------------
  */
 
+uint16_t kvt_wire_get_u16(const uint8_t *array, size_t i) {
+    uint16_t value;
+    memcpy(&value, array + i * sizeof value, sizeof value);
+    return value;
+}
+
 uint32_t kvt_wire_get_u32(const uint8_t *array, size_t i) {
     uint32_t value;
     memcpy(&value, array + i * sizeof value, sizeof value);

@@ -19,8 +19,9 @@ enum {
     KVT_WIRE_TOKEN_BYTES = 16,    /* session token */
     KVT_WIRE_MAX_PATH = 255,      /* bytes of a path or name in a message */
     KVT_WIRE_MAX_REALM_BYTES = 2048,
-    KVT_WIRE_MAX_RELEASE = 1024, /* leases of one RELEASE */
-    KVT_WIRE_MAX_SPANS = 4096,   /* of one ACQUIRE */
+    KVT_WIRE_MAX_RELEASE = 1024,                /* leases of one RELEASE */
+    KVT_WIRE_MAX_SPANS = 4096,                  /* of one ACQUIRE */
+    KVT_WIRE_MAX_RUNS = KVT_MAX_VIEW_PICKS + 2, /* of one lease: sinks, picks, window */
 };
 #define KVT_WIRE_MAGIC 0x5754564bu /* "KVTW" */
 
@@ -43,10 +44,11 @@ typedef enum kvt_op {
     KVT_OP_FLUSH = 16, /* forget the tenant's pages, a realm's, or those that begin with tokens */
     KVT_OP_PINS = 17,  /* reports, as TREE */
     KVT_OP_LEASES = 18,
-    KVT_OP_SNAPSHOT = 19, /* the pages that can be had, in parts; where events are told */
-    KVT_OP_SPILL = 20,    /* answered when everything has been written down */
-    KVT_OP_VERIFY = 21,   /* answered when every record on disk has been checked */
-    KVT_OP_PREFETCH = 22, /* brings the pages of a prefix up, ahead of an ACQUIRE */
+    KVT_OP_SNAPSHOT = 19,   /* the pages that can be had, in parts; where events are told */
+    KVT_OP_SPILL = 20,      /* answered when everything has been written down */
+    KVT_OP_VERIFY = 21,     /* answered when every record on disk has been checked */
+    KVT_OP_PREFETCH = 22,   /* brings the pages of a prefix up, ahead of an ACQUIRE */
+    KVT_OP_IMPORTANCE = 23, /* of rows that a lease has: what a view with a budget picks by */
     KVT_N_OPS
 } kvt_op;
 
@@ -131,7 +133,7 @@ typedef struct kvt_realm_rep {
 enum {
     KVT_ACQUIRE_CLAIM = 1,     /* as KVT_CLAIM */
     KVT_ACQUIRE_LEAVE_ONE = 2, /* as KVT_LEAVE_ONE */
-    KVT_ACQUIRE_VIEW = 4,      /* sinks and window say which pages are wanted */
+    KVT_ACQUIRE_VIEW = 4,      /* sinks, window and budget say which rows are wanted */
     KVT_ACQUIRE_SPANS = 8,     /* spans follow the tokens */
 };
 
@@ -145,7 +147,8 @@ typedef struct kvt_acquire_req {
     uint64_t group;        /* 0, or of ranks: the first of them that sends `request` fixes the */
     uint64_t request;      /* answer for all; 0 without a group */
     uint32_t sinks;        /* of a view: the first tokens; */
-    uint32_t window;       /* and the last ones */
+    uint32_t window;       /* the last ones; */
+    uint32_t budget;       /* so many in all, 0: no more than those */
     uint32_t n_tokens;     /* number of tokens in this message */
     const uint8_t *tokens; /* n_tokens x u32, as they stand in the message, unaligned */
     uint32_t n_spans;      /* read: 0 without the flag */
@@ -182,8 +185,8 @@ typedef struct kvt_wire_page {
     uint16_t reserved; /* 0 */
 } kvt_wire_page;
 
-/* The pages of one layer group, up to the one that holds the last held token. A page that a view
- * leaves out is described by zeros. */
+/* The pages of one layer group, up to the one that holds the last held token. Of a view only those
+ * in which it has rows, one after the other. */
 typedef struct kvt_page_list {
     uint32_t first_page;
     uint32_t n_pages;
@@ -195,6 +198,12 @@ static inline uint32_t kvt_wire_window_first(uint32_t n_tokens, uint32_t window)
     return window && n_tokens >= window ? n_tokens - (window - 1) : 0;
 }
 
+/* Tokens whose rows a view has. 8 bytes on the wire. */
+typedef struct kvt_wire_run {
+    uint32_t first_token;
+    uint32_t n_tokens;
+} kvt_wire_run;
+
 /* Reply of ACQUIRE, FORK, WAIT. */
 typedef struct kvt_lease_rep {
     uint64_t lease;
@@ -202,7 +211,9 @@ typedef struct kvt_lease_rep {
     uint32_t held_tokens;
     uint32_t computing_tokens;
     uint32_t claimed_tokens;
-    uint32_t n_lists; /* layer groups of the realm: 1 .. KVT_MAX_GROUPS */
+    uint32_t n_runs;     /* of a view; 0: all that is held */
+    const uint8_t *runs; /* n_runs x 8 bytes: kvt_wire_get_run */
+    uint32_t n_lists;    /* layer groups of the realm: 1 .. KVT_MAX_GROUPS */
     kvt_page_list lists[KVT_MAX_GROUPS];
 } kvt_lease_rep;
 
@@ -304,6 +315,28 @@ typedef struct kvt_prefetch_rep {
     uint32_t held_tokens;  /* in whichever tier */
     uint32_t ready_tokens; /* of these, in the arena now; the rest is on its way if there is room */
 } kvt_prefetch_rep;
+
+/* Importance of rows, counted as the lease has them. */
+typedef struct kvt_importance_req {
+    uint64_t lease;
+    uint32_t first_row;
+    uint32_t n_rows;           /* at least 1 */
+    const uint8_t *importance; /* n_rows x u16: kvt_wire_get_u16 */
+} kvt_importance_req;
+
+typedef struct kvt_importance_rep {
+    uint32_t n_rows; /* of these, whose pages can be had: it was noted of them */
+} kvt_importance_rep;
+
+/* An importance (0 or more, finite) as 16 bits: its order is kept, and 8 bits of precision. */
+enum { KVT_WIRE_MAX_IMPORTANCE = 0xfeff };
+static inline uint16_t kvt_wire_importance(float importance) {
+    union {
+        float f;
+        uint32_t u;
+    } bits = {importance};
+    return (uint16_t)(bits.u >> 15 & 0xffff); /* without the sign: -0 is 0 */
+}
 
 enum { KVT_EVENT_ADDED = 1, KVT_EVENT_REMOVED = 2, KVT_EVENT_MOVED = 3 };
 
@@ -425,6 +458,8 @@ void kvt_wire_put_flush_req(kvt_writer *w, const kvt_flush_req *req); /* without
 void kvt_wire_put_flush_rep(kvt_writer *w, const kvt_flush_rep *rep);
 void kvt_wire_put_tiers_rep(kvt_writer *w, const kvt_tiers_rep *rep);
 void kvt_wire_put_prefetch_rep(kvt_writer *w, const kvt_prefetch_rep *rep);
+void kvt_wire_put_importance_req(kvt_writer *w, const kvt_importance_req *req); /* without them */
+void kvt_wire_put_importance_rep(kvt_writer *w, const kvt_importance_rep *rep);
 void kvt_wire_put_event(kvt_writer *w, const kvt_event *event, const uint32_t *tokens);
 void kvt_wire_put_snapshot_rep(kvt_writer *w, const kvt_snapshot_rep *rep); /* without pages */
 void kvt_wire_put_text_rep(kvt_writer *w, const char *text, size_t n_bytes);
@@ -463,6 +498,10 @@ kvt_status kvt_wire_get_tiers_req(const uint8_t *body, size_t n_bytes, kvt_tiers
 kvt_status kvt_wire_get_tiers_rep(const uint8_t *body, size_t n_bytes, kvt_tiers_rep *ret);
 kvt_status kvt_wire_get_prefetch_req(const uint8_t *body, size_t n_bytes, kvt_prefetch_req *ret);
 kvt_status kvt_wire_get_prefetch_rep(const uint8_t *body, size_t n_bytes, kvt_prefetch_rep *ret);
+kvt_status kvt_wire_get_importance_req(const uint8_t *body, size_t n_bytes,
+                                       kvt_importance_req *ret);
+kvt_status kvt_wire_get_importance_rep(const uint8_t *body, size_t n_bytes,
+                                       kvt_importance_rep *ret);
 kvt_status kvt_wire_get_snapshot_req(const uint8_t *body, size_t n_bytes, kvt_snapshot_req *ret);
 /* Without a look at its pages: kvt_wire_next_event has that. */
 kvt_status kvt_wire_get_snapshot_rep(const uint8_t *body, size_t n_bytes, kvt_snapshot_rep *ret);
@@ -475,10 +514,12 @@ kvt_status kvt_wire_get_text_rep(const uint8_t *body, size_t n_bytes, kvt_text_r
 kvt_status kvt_wire_get_error(const uint8_t *body, size_t n_bytes, kvt_wire_str *ret);
 
 /* Element i of the arrays above (the caller keeps i in range). */
+uint16_t kvt_wire_get_u16(const uint8_t *array, size_t i);
 uint32_t kvt_wire_get_u32(const uint8_t *array, size_t i);
 uint64_t kvt_wire_get_u64(const uint8_t *array, size_t i);
 void kvt_wire_get_page(const uint8_t *pages, size_t i, kvt_wire_page *ret);
 void kvt_wire_get_span(const uint8_t *spans, size_t i, kvt_wire_span *ret);
+void kvt_wire_get_run(const uint8_t *runs, size_t i, kvt_wire_run *ret);
 void kvt_wire_get_seal_page(const uint8_t *pages, size_t i, kvt_seal_page *ret);
 /* Copies n_tokens tokens out of a message. */
 void kvt_wire_get_tokens(const uint8_t *tokens, size_t n_tokens, uint32_t *to);

@@ -94,6 +94,7 @@ kvt_status kvt_wire_get_acquire_req(const uint8_t *body, size_t n_bytes, kvt_acq
     req.request = kvt_wire_take_u64(&r);
     req.sinks = kvt_wire_take_u32(&r);
     req.window = kvt_wire_take_u32(&r);
+    req.budget = kvt_wire_take_u32(&r);
     req.n_tokens = kvt_wire_take_u32(&r);
     req.n_spans = 0;
     req.spans = NULL;
@@ -110,7 +111,7 @@ kvt_status kvt_wire_get_acquire_req(const uint8_t *body, size_t n_bytes, kvt_acq
         return KVT_EPROTO;
     if (!req.group != !req.request)
         return KVT_EPROTO;
-    if (!(req.flags & KVT_ACQUIRE_VIEW) && (req.sinks || req.window))
+    if (!(req.flags & KVT_ACQUIRE_VIEW) && (req.sinks || req.window || req.budget))
         return KVT_EPROTO;
     if (req.n_tokens > KVT_MAX_REQUEST_TOKENS || req.n_spans > KVT_WIRE_MAX_SPANS)
         return KVT_ELIMIT;
@@ -177,6 +178,28 @@ static kvt_status take_lists(wire_reader *r, uint32_t *ret_n_lists, kvt_page_lis
     return KVT_OK;
 }
 
+/* They rise, do not touch, and lie in what is held. */
+static int runs_are_good(const kvt_lease_rep *rep) {
+    uint32_t before = 0; /* no run may begin in front of this */
+    for (uint32_t i = 0; i < rep->n_runs; i++) {
+        kvt_wire_run run;
+        kvt_wire_get_run(rep->runs, i, &run);
+        if (run.n_tokens == 0 || run.first_token < before || run.first_token > rep->held_tokens ||
+            run.n_tokens > rep->held_tokens - run.first_token)
+            return 0;
+        before = run.first_token + run.n_tokens + 1;
+    }
+    return 1;
+}
+
+static kvt_status take_runs(wire_reader *r, kvt_lease_rep *rep) {
+    rep->n_runs = kvt_wire_take_u32(r);
+    if (r->failed || rep->n_runs > r->n_left / WIRE_RUN_BYTES)
+        return KVT_EPROTO;
+    rep->runs = kvt_wire_take(r, (size_t)rep->n_runs * WIRE_RUN_BYTES);
+    return runs_are_good(rep) ? KVT_OK : KVT_EPROTO;
+}
+
 kvt_status kvt_wire_get_lease_rep(const uint8_t *body, size_t n_bytes, kvt_lease_rep *ret) {
     wire_reader r = {.at = body, .n_left = n_bytes};
     kvt_lease_rep rep;
@@ -185,7 +208,11 @@ kvt_status kvt_wire_get_lease_rep(const uint8_t *body, size_t n_bytes, kvt_lease
     rep.held_tokens = kvt_wire_take_u32(&r);
     rep.computing_tokens = kvt_wire_take_u32(&r);
     rep.claimed_tokens = kvt_wire_take_u32(&r);
-    kvt_status status = take_lists(&r, &rep.n_lists, rep.lists);
+    kvt_status status = take_runs(&r, &rep);
+    if (status == KVT_OK)
+        status = take_lists(&r, &rep.n_lists, rep.lists);
+    if (status == KVT_OK && rep.n_runs > KVT_WIRE_MAX_RUNS)
+        status = KVT_ELIMIT;
     if (status == KVT_OK)
         *ret = rep;
     return status;
@@ -318,6 +345,12 @@ void kvt_wire_get_page(const uint8_t *pages, size_t i, kvt_wire_page *ret) {
     ret->sealer = kvt_wire_take_u32(&r);
     ret->rows = kvt_wire_take_u16(&r);
     ret->reserved = kvt_wire_take_u16(&r);
+}
+
+void kvt_wire_get_run(const uint8_t *runs, size_t i, kvt_wire_run *ret) {
+    wire_reader r = {.at = runs + i * WIRE_RUN_BYTES, .n_left = WIRE_RUN_BYTES};
+    ret->first_token = kvt_wire_take_u32(&r);
+    ret->n_tokens = kvt_wire_take_u32(&r);
 }
 
 void kvt_wire_get_seal_page(const uint8_t *pages, size_t i, kvt_seal_page *ret) {

@@ -10,6 +10,7 @@
 enum {
     WIRE_PAGE_BYTES = 32,
     WIRE_SEAL_PAGE_BYTES = 20,
+    WIRE_RUN_BYTES = 8,
     /* Pages of 16 tokens, and one more that is held in part. */
     WIRE_MAX_PAGES = KVT_MAX_REQUEST_TOKENS / 16 + 1,
 };

@@ -1,6 +1,6 @@
 /*
- * wire_keep.c - the bodies of what keeps pages and of what forgets them: PIN, UNPIN, FLUSH; and the
- * spans of an ACQUIRE.
+ * wire_keep.c - the bodies of what keeps pages and of what forgets them: PIN, UNPIN, FLUSH; the
+ * spans of an ACQUIRE; IMPORTANCE.
  */
 #include "client/wire_io.h"
 
@@ -129,4 +129,44 @@ void kvt_wire_take_spans(wire_reader *r, kvt_acquire_req *req) {
     req->spans = kvt_wire_take_array(r, req->n_spans, SPAN_BYTES);
     if (req->n_spans == 0) /* the flag would say nothing */
         r->failed = 1;
+}
+
+void kvt_wire_put_importance_req(kvt_writer *w, const kvt_importance_req *req) {
+    kvt_wire_put_u64(w, req->lease);
+    kvt_wire_put_u32(w, req->first_row);
+    kvt_wire_put_u32(w, req->n_rows);
+}
+
+void kvt_wire_put_importance_rep(kvt_writer *w, const kvt_importance_rep *rep) {
+    kvt_wire_put_u32(w, rep->n_rows);
+}
+
+kvt_status kvt_wire_get_importance_req(const uint8_t *body, size_t n_bytes,
+                                       kvt_importance_req *ret) {
+    wire_reader r = {.at = body, .n_left = n_bytes};
+    kvt_importance_req req;
+    req.lease = kvt_wire_take_u64(&r);
+    req.first_row = kvt_wire_take_u32(&r);
+    req.n_rows = kvt_wire_take_u32(&r);
+    req.importance = kvt_wire_take_array(&r, req.n_rows, sizeof(uint16_t));
+    kvt_status status = kvt_wire_end(&r);
+    if (status != KVT_OK || req.n_rows == 0)
+        return KVT_EPROTO;
+    for (uint32_t i = 0; i < req.n_rows; i++)
+        if (kvt_wire_get_u16(req.importance, i) > KVT_WIRE_MAX_IMPORTANCE)
+            return KVT_EPROTO;
+    if (req.n_rows > KVT_MAX_REQUEST_TOKENS)
+        return KVT_ELIMIT;
+    *ret = req;
+    return KVT_OK;
+}
+
+kvt_status kvt_wire_get_importance_rep(const uint8_t *body, size_t n_bytes,
+                                       kvt_importance_rep *ret) {
+    wire_reader r = {.at = body, .n_left = n_bytes};
+    kvt_importance_rep rep = {.n_rows = kvt_wire_take_u32(&r)};
+    kvt_status status = kvt_wire_end(&r);
+    if (status == KVT_OK)
+        *ret = rep;
+    return status;
 }

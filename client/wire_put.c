@@ -52,6 +52,7 @@ void kvt_wire_put_acquire_req(kvt_writer *w, const kvt_acquire_req *req) {
     kvt_wire_put_u64(w, req->request);
     kvt_wire_put_u32(w, req->sinks);
     kvt_wire_put_u32(w, req->window);
+    kvt_wire_put_u32(w, req->budget);
     kvt_wire_put_u32(w, req->n_tokens);
 }
 
@@ -85,6 +86,8 @@ void kvt_wire_put_lease_rep(kvt_writer *w, const kvt_lease_rep *rep) {
     kvt_wire_put_u32(w, rep->held_tokens);
     kvt_wire_put_u32(w, rep->computing_tokens);
     kvt_wire_put_u32(w, rep->claimed_tokens);
+    kvt_wire_put_u32(w, rep->n_runs);
+    kvt_wire_put_bytes(w, rep->runs, (size_t)rep->n_runs * WIRE_RUN_BYTES);
     put_lists(w, rep->n_lists, rep->lists);
 }
 

@@ -1,7 +1,7 @@
 /*
  * core.c - opening, closing, and the way of a message through the core. What each message does
  * stands in core_session.c, core_realm.c, core_acquire.c, core_lease.c, core_seal.c, core_wait.c,
- * core_pin.c, core_flush.c;
+ * core_pin.c, core_flush.c, core_view.c;
  * who has to go for whom in core_evict.c.
  */
 #include "daemon/core_state.h"
@@ -121,17 +121,25 @@ static kvt_status open_pools(core *c) {
     c->marks = calloc((size_t)g->max_pages + g->max_realms + 1, sizeof *c->marks);
     c->realm_of_root = calloc((size_t)g->max_realms + 1, sizeof *c->realm_of_root);
     c->pins = calloc(g->max_pins ? g->max_pins : 1, sizeof *c->pins);
+    c->view_pages = calloc(g->max_pages, sizeof *c->view_pages);
+    c->importance = calloc((size_t)g->max_pages * g->page_tokens, sizeof *c->importance);
+    c->is_important = calloc((size_t)g->max_pages + 1, 1);
+    c->viewed = calloc((size_t)g->max_pages + page_slack(g), sizeof *c->viewed);
     c->jobs = calloc(g->max_jobs, sizeof *c->jobs);
     c->copies = calloc((size_t)g->max_jobs * KVT_MAX_SEAL_PAGES, sizeof *c->copies);
     /* Scratch is written before it is read: no need to touch it now. */
     c->tokens = malloc(KVT_MAX_REQUEST_TOKENS * sizeof *c->tokens);
     c->path = malloc((KVT_MAX_REQUEST_TOKENS / 16 + 2) * sizeof *c->path);
     c->out = malloc(KVT_WIRE_MAX_BYTES);
+    c->rows = malloc(view_words(KVT_MAX_REQUEST_TOKENS) * sizeof *c->rows);
+    c->path_importance = malloc(KVT_MAX_REQUEST_TOKENS * sizeof *c->path_importance);
+    c->runs = malloc(KVT_WIRE_MAX_RUNS * sizeof *c->runs);
     c->frame_page = calloc(g->max_frames, sizeof *c->frame_page);
     if (!c->pipes || !c->realms || !c->sessions || !c->leases || !c->free_leases || !c->waiters ||
         !c->groups || !c->announced || !c->announced_tier || !c->spans || !c->marks ||
         !c->realm_of_root || !c->pins || !c->jobs || !c->copies || !c->tokens || !c->path ||
-        !c->out || !c->frame_page)
+        !c->out || !c->frame_page || !c->view_pages || !c->viewed || !c->rows || !c->runs ||
+        !c->importance || !c->is_important || !c->path_importance)
         return KVT_ENOMEM;
     for (uint32_t i = g->max_leases_total; i > 0; i--)
         c->free_leases[c->n_free_leases++] = i - 1;
@@ -207,6 +215,13 @@ void core_close(core *c) {
     free(c->announced_tier);
     free(c->realm_of_root);
     free(c->pins);
+    free(c->view_pages);
+    free(c->viewed);
+    free(c->importance);
+    free(c->is_important);
+    free(c->path_importance);
+    free(c->rows);
+    free(c->runs);
     free(c->jobs);
     free(c->copies);
     free(c->tokens);
@@ -329,6 +344,9 @@ static void serve(core *c, request *rq) {
         break;
     case KVT_OP_PREFETCH:
         serve_prefetch(c, rq);
+        break;
+    case KVT_OP_IMPORTANCE:
+        serve_importance(c, rq);
         break;
     case KVT_OP_STATUS:
     case KVT_OP_TREE:

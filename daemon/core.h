@@ -320,6 +320,7 @@ typedef struct core_counts {
     uint64_t pages_found;      /* on disk, at start */
     uint64_t tokens_from_host; /* of tokens_served: were in no higher tier */
     uint64_t tokens_from_disk;
+    uint64_t rows_important; /* whose importance was handed in */
     /* now */
     uint64_t sessions;
     uint64_t orphans;
@@ -340,6 +341,8 @@ typedef struct core_counts {
     uint64_t pins;
     uint64_t pinned_bytes; /* by pins; a page under two of them counts twice */
     uint64_t flushed_held; /* subtrees that were flushed and are still leased */
+    uint64_t views;        /* of the leases */
+    uint64_t pages_viewed; /* that views name: they stay in the arena */
     uint64_t pages_device, pages_host, pages_disk; /* copies of sealed pages in each tier */
     uint64_t pages_dirty; /* wait for being copied to a lower tier that there is */
     uint64_t host_bytes, host_used_bytes;
@@ -399,6 +402,7 @@ typedef struct core_lease_info {
     uint32_t held_tokens;
     uint32_t claimed_pages; /* not sealed yet */
     int flushed;            /* some of what it holds nobody else gets any more */
+    int view;               /* it has some rows of what is held */
 } core_lease_info;
 int core_each_lease(const core *c, int (*visit)(void *context, const core_lease_info *lease),
                     void *context);

@@ -38,6 +38,10 @@ static int start_at_lease(core *c, request *rq, const kvt_acquire_req *req, leas
                           start *ret) {
     uint32_t stored = lease_stored_tokens(c, base);
     uint32_t page_tokens = c->realms[base->realm].page_tokens;
+    if (base->is_view) {
+        refuse(c, rq, KVT_EINVAL, "the base is a view, which nothing goes on from");
+        return 0;
+    }
     if (req->keep_tokens > stored) {
         refuse(c, rq, KVT_EINVAL, "keep_tokens %u is over the %u that the lease holds or claims",
                req->keep_tokens, stored);
@@ -181,10 +185,8 @@ void serve_acquire(core *c, request *rq) {
         nonsense(c, rq->ticket.pipe);
         return;
     }
-    if (req.flags & KVT_ACQUIRE_VIEW) {
-        refuse(c, rq, KVT_ENOTSUP, "this daemon gives prefixes whole, no views of them");
+    if (req.flags & KVT_ACQUIRE_VIEW && !view_check(c, rq, &req))
         return;
-    }
     session *s = rq->session;
     lease *l = req.base ? lease_get(c, s, req.base) : NULL;
     if (req.base && !l) {
@@ -240,11 +242,18 @@ void serve_acquire(core *c, request *rq) {
     group_leave(c, l, old_group);
     lease_take_over(c, l);
     lease_recount(c, l);
-    touch(c, l, n_again);
     pins_hit(c, l);
     l->n_asked = req.n_tokens;
+    if (!(req.flags & KVT_ACQUIRE_VIEW)) {
+        touch(c, l, n_again);
+    } else if (view_take(c, l, &req) != KVT_OK) {
+        lease_free(c, l);
+        refuse(c, rq, KVT_ELIMIT, "views name %u pages already, and can name %u in all",
+               c->n_view_pages, c->config.max_pages);
+        return;
+    }
     lease_note_tiers(c, l);
-    if (!c->draining && promote_path(c, lease_held(c, l), l->partial) &&
+    if (!c->draining && promote_lease(c, l) &&
         waiter_add(c, rq, lease_id(c, l), 0, req.first_page, c->config.promote_wait_ms))
         return;
     reply_acquire(c, rq->ticket, rq->header.number, l, req.first_page);

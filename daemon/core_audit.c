@@ -16,7 +16,7 @@ typedef struct audit {
     uint32_t *pins; /* [max_pages + max_roots + 1]: those that the leases hold */
     uint8_t *claimed;
     uint32_t n_hidden;
-    uint32_t n_announced, n_marked;
+    uint32_t n_announced, n_marked, n_important;
     uint32_t *refs;     /* [max_pages], of pages: those of leases and jobs */
     radix_node *path;   /* scratch */
     const realm *realm; /* that is being walked */
@@ -125,6 +125,7 @@ static void audit_held(audit *a, radix_node node) {
     int can_be_had = held && !is_flushed(c, node);
     a->n_announced += (uint32_t)can_be_had;
     a->n_marked += (uint32_t)node_is_marked(c, node);
+    a->n_important += importance_of(c, node) != NULL;
     if (can_be_had != (c->announced[node] != 0))
         fail(a, "node %u can be had = %d, announced as %llu", node, can_be_had,
              (unsigned long long)c->announced[node]);
@@ -186,7 +187,7 @@ static void audit_told(audit *a, const realm *r, uint32_t rank, radix_node node,
 static void audit_windows(audit *a, const lease *l) {
     const core *c = a->c;
     const realm *r = &c->realms[l->realm];
-    if (!r->max_window)
+    if (!r->max_window || l->is_view)
         return;
     uint32_t n = longest(a, r, lease_ready(c, l), RADIX_NONE, 0), by_partial = 0;
     if (l->partial != RADIX_NONE && is_resident(c, l->partial) &&
@@ -349,6 +350,8 @@ static void audit_pages(audit *a) {
         fail(a, "pages that can be had and those announced differ by %u", a->n_announced);
     if (a->n_marked != c->n_marked)
         fail(a, "%u nodes are marked, counted %u", a->n_marked, c->n_marked);
+    if (a->n_important != c->n_important)
+        fail(a, "%u nodes have an importance, counted %u", a->n_important, c->n_important);
     if (a->n_hidden != c->n_hidden)
         fail(a, "%u nodes are hidden, counted %u", a->n_hidden, c->n_hidden);
     if (a->n_held != c->n_held)
@@ -406,6 +409,8 @@ kvt_status core_audit(const core *c, char *why, size_t why_bytes) {
         audit_groups(&a);
         audit_kept(&a);
         audit_claims(&a);
+        if (a.status == KVT_OK)
+            a.status = views_audit(c, a.refs, why, why_bytes);
         audit_pages(&a);
         audit_pins(&a);
         page_table_each(c->pages, audit_node_pins, &a);

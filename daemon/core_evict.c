@@ -10,13 +10,16 @@ void page_drop(core *c, page_handle page) {
     int is_gone = page_unref(c->pages, page, &frame);
     if (frame != PAGE_NO_FRAME)
         frames_free(c->frames, frame);
-    if (is_gone)
+    /* What has left the tree goes from the lower tiers, although views read on in the arena. */
+    const page_entry *entry = is_gone ? NULL : page_get(c->pages, page);
+    if (is_gone || (entry->node == RADIX_NONE && entry->refs == c->viewed[(uint32_t)page]))
         tier_forget(c, (uint32_t)page);
 }
 
 void node_discard(core *c, radix_node node) {
     event_removed(c, node);
     node_unmark(c, node);
+    importance_gone(c, node);
     c->n_held -= (uint32_t)radix_is_held(c->tree, node);
     c->n_hidden -= (uint32_t)radix_is_hidden(c->tree, node);
     node_drop_pages(c, node);
@@ -31,7 +34,7 @@ static void evict(core *c, radix_node node) {
         if (!entry) /* passed over */
             continue;
         c->counts.pages_evicted++;
-        if (entry->frame != PAGE_NO_FRAME)
+        if (entry->frame != PAGE_NO_FRAME && !page_is_viewed(c, node_page(c, node, slot)))
             c->counts.bytes_evicted += frames_size(c->frames, entry->frame);
     }
     node_discard(c, node);
@@ -48,20 +51,28 @@ int evict_coldest(core *c) {
 /* For an arena frame. With lower tiers the coldest tail of all is seldom in the arena; what may be
  * lost then is a page that has no copy yet. */
 static void evict_subtree(core *c, radix_node top);
+
+/* The node of a dirty page whose frame would be free without it, or RADIX_NONE. */
+static radix_node dirty_node(const core *c, uint32_t i) {
+    page_handle page = page_at(c->pages, order_at(c->tiers->device_dirty, i));
+    radix_node node = page_get(c->pages, page)->node;
+    return radix_is_busy(c->tree, node) || page_is_viewed(c, page) ? RADIX_NONE : node;
+}
+
 static int evict_tail(core *c) {
     if (!c->tiers)
         return evict_coldest(c);
     const order *dirty = c->tiers->device_dirty;
     for (uint32_t i = 0; i < order_count(dirty) && i < 256; i++) {
-        radix_node node = page_get(c->pages, page_at(c->pages, order_at(dirty, i)))->node;
-        if (radix_is_leaf(c->tree, node) && !radix_is_busy(c->tree, node)) {
+        radix_node node = dirty_node(c, i);
+        if (node != RADIX_NONE && radix_is_leaf(c->tree, node)) {
             evict(c, node);
             return 1;
         }
     }
     for (uint32_t i = 0; i < order_count(dirty); i++) {
-        radix_node node = page_get(c->pages, page_at(c->pages, order_at(dirty, i)))->node;
-        if (!radix_is_busy(c->tree, node)) {
+        radix_node node = dirty_node(c, i);
+        if (node != RADIX_NONE) {
             evict_subtree(c, node);
             return 1;
         }
@@ -95,7 +106,7 @@ static int frame_movable(void *context, uint32_t frame) {
     page_handle page = c->frame_page[frame] ? page_at(c->pages, c->frame_page[frame] - 1) : 0;
     radix_node node = page ? page_get(c->pages, page)->node : RADIX_NONE;
     /* A frame that a job reads is free only when the job is done. */
-    return node != RADIX_NONE && !radix_is_busy(c->tree, node) &&
+    return node != RADIX_NONE && !radix_is_busy(c->tree, node) && !page_is_viewed(c, page) &&
            !(c->tiers && tier_of(c, page)->flags & TIER_GOING_DOWN);
 }
 

@@ -72,8 +72,12 @@ static void flush_node(core *c, radix_node node, kvt_flush_rep *rep) {
         rep->held_bytes += n_bytes;
         return;
     }
-    rep->pages += (uint64_t)held;
-    rep->n_bytes += n_bytes;
+    /* A view keeps the bytes alone, wherever the node is. */
+    int viewed = 0;
+    for (uint32_t slot = 0, n = radix_slots(c->tree, node); slot < n; slot++)
+        viewed |= page_is_viewed(c, node_page(c, node, slot));
+    *(viewed ? &rep->held_pages : &rep->pages) += (uint64_t)held;
+    *(viewed ? &rep->held_bytes : &rep->n_bytes) += n_bytes;
     node_discard(c, node);
 }
 

@@ -46,6 +46,7 @@ void lease_free(core *c, lease *l) {
     uint32_t slot = (uint32_t)(l - c->leases);
     s->n_claimed -= l->n_claimed;
     lease_tell(c, l, &(held_prefix){0});
+    view_drop(c, l);
     if (l->tail != RADIX_NONE)
         lease_drop_path(c, l, l->tail, l->partial);
     group_leave(c, l, l->group);
@@ -133,11 +134,17 @@ held_prefix lease_look(const core *c, const lease *l, uint32_t most) {
     return look_at(c, l, lease_ready(c, l), 1, most);
 }
 
+held_prefix lease_whole(const core *c, const lease *l, uint32_t most) {
+    return look_at(c, l, lease_held(c, l), 0, most);
+}
+
 static uint32_t lease_whole_tokens(const core *c, const lease *l) {
-    return look_at(c, l, lease_held(c, l), 0, UINT32_MAX).tokens;
+    return lease_whole(c, l, UINT32_MAX).tokens;
 }
 
 uint32_t lease_held_tokens(const core *c, const lease *l) {
+    if (l->is_view)
+        return l->view_tokens;
     return lease_look(c, l, UINT32_MAX).tokens;
 }
 
@@ -220,6 +227,7 @@ static void drop_covered(core *c, radix_node node) {
     const uint32_t *longer = radix_tokens(c->tree, next, &n_next);
     if (n_next > n_tokens && memcmp(tokens, longer, n_tokens * sizeof *tokens) == 0) {
         c->counts.pages_replaced++;
+        importance_leave(c, node, next);
         node_discard(c, node);
     }
 }
@@ -253,8 +261,7 @@ void lease_drop_path(core *c, lease *l, radix_node tail, radix_node partial) {
 /* --- replies -----------------------------------------------------------------------------------
  */
 
-static void put_page(core *c, kvt_writer *w, radix_node node, uint32_t slot) {
-    const page_entry *entry = node_entry(c, node, slot);
+void write_page(core *c, kvt_writer *w, const page_entry *entry) {
     KVT_ASSERT(entry && entry->frame != PAGE_NO_FRAME);
     kvt_wire_page page = {.offset = frames_offset(c->frames, entry->frame),
                           .generation = frames_generation(c->frames, entry->frame),
@@ -292,12 +299,17 @@ void put_list_pages(core *c, kvt_writer *w, const lease *l, const held_prefix *h
     }
     for (uint32_t group = 0; group < r->n_groups; group++)
         for (uint32_t i = 0; i < lists[group].n_pages; i++)
-            put_page(c, w, c->path[lists[group].first_page + i - first],
-                     slot_of(r, l->rank, group));
+            write_page(c, w,
+                       node_entry(c, c->path[lists[group].first_page + i - first],
+                                  slot_of(r, l->rank, group)));
 }
 
 void reply_lease(core *c, core_ticket ticket, uint16_t op, uint64_t number, lease *l,
                  uint32_t first_page) {
+    if (l->is_view) {
+        reply_view(c, ticket, op, number, l);
+        return;
+    }
     uint32_t most = l->leave_one && l->n_tokens ? l->n_tokens - 1 : l->n_tokens;
     held_prefix h = lease_look(c, l, most);
     uint32_t end = lease_computing_end(c, l), stored = path_tokens(c, l->tail);
@@ -332,6 +344,10 @@ void serve_fork(core *c, request *rq) {
     lease *from = lease_get(c, rq->session, req.lease);
     if (!from) {
         refuse(c, rq, KVT_ENOENT, "no such lease of this session");
+        return;
+    }
+    if (from->is_view) {
+        refuse(c, rq, KVT_EINVAL, "the lease is a view: acquire another one");
         return;
     }
     uint32_t stored = lease_stored_tokens(c, from);

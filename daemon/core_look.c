@@ -38,6 +38,8 @@ void core_count(const core *c, core_counts *ret_counts) {
     n.pins = c->n_pins;
     n.pinned_bytes = c->pinned_bytes;
     n.flushed_held = c->n_hidden;
+    n.views = c->n_views;
+    n.pages_viewed = c->n_viewed;
     n.pages_device = n.frames_used;
     if (c->tiers) {
         const tiers *t = c->tiers;
@@ -142,6 +144,7 @@ static int each_lease_of(const core *c, const session *s,
                                 .n_tokens = l->n_tokens,
                                 .held_tokens = lease_held_tokens(c, l),
                                 .claimed_pages = l->n_claimed,
+                                .view = l->is_view,
                                 .flushed = is_flushed(c, l->tail) ||
                                            (l->partial != RADIX_NONE && is_flushed(c, l->partial))};
         int stop = visit(context, &info);

@@ -32,8 +32,9 @@ static int lift_from_host(core *c, lift *jobs, page_handle page) {
     core_job *job = lift_job(c, &jobs->up, CORE_JOB_UP, at->realm);
     if (!job || frame_alloc(c, at->bytes, &frame) != KVT_OK)
         return 0;
-    /* Making room may have taken its copy in the host tier, if it has one on disk. */
-    if (at->host_frame == PAGE_NO_FRAME) {
+    /* Making room may have taken its copy in the host tier, if it has one on disk, or the page of a
+     * view, which nothing pins, out of the tree. */
+    if (!(at->flags & TIER_KNOWN) || at->host_frame == PAGE_NO_FRAME) {
         frames_free(c->frames, frame);
         return 0;
     }
@@ -106,6 +107,38 @@ int promote_path(core *c, radix_node node, radix_node partial) {
     lift_submit(c, &jobs.up);
     lift_submit(c, &jobs.read);
     return n_on_way > 0;
+}
+
+/* Of a view's pages: those of its sinks and its window, or the others. The pages between are not
+ * pinned, so they may make room for these. */
+static int lift_view(core *c, lift *jobs, const lease *l, int sure, uint32_t *n_on_way) {
+    for (uint32_t i = l->first_view_page; i; i = c->view_pages[i - 1].next) {
+        const view_page *v = &c->view_pages[i - 1];
+        const page_entry *entry = page_get(c->pages, v->page);
+        if (view_page_is_sure(c, l, v) != sure || entry->node == RADIX_NONE ||
+            !entry_is_absent(entry))
+            continue;
+        if (!lift_page(c, jobs, v->page))
+            return 0;
+        ++*n_on_way;
+    }
+    return 1;
+}
+
+static int promote_view(core *c, const lease *l) {
+    uint32_t n_on_way = 0;
+    lift jobs = {0};
+    if (!c->tiers || c->tiers->n_absent == 0)
+        return 0;
+    if (lift_view(c, &jobs, l, 1, &n_on_way))
+        lift_view(c, &jobs, l, 0, &n_on_way);
+    lift_submit(c, &jobs.up);
+    lift_submit(c, &jobs.read);
+    return n_on_way > 0;
+}
+
+int promote_lease(core *c, const lease *l) {
+    return l->is_view ? promote_view(c, l) : promote_path(c, lease_held(c, l), l->partial);
 }
 
 /* --- completions -------------------------------------------------------------------------------
@@ -209,6 +242,10 @@ static void absent_tokens(const core *c, const lease *l, uint32_t *ret_host, uin
     *ret_host = *ret_disk = 0;
     if (!c->tiers || c->tiers->n_absent == 0)
         return;
+    if (l->is_view) {
+        view_absent_tokens(c, l, ret_host, ret_disk);
+        return;
+    }
     for (radix_node at = lease_held(c, l); radix_depth(c->tree, at) > 0;
          at = radix_parent(c->tree, at)) {
         uint32_t n_tokens;

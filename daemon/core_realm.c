@@ -28,7 +28,8 @@ static kvt_status realm_shapes(realm *r, char *why, size_t why_bytes) {
     r->n_ranks = g->n_ranks;
     r->n_groups = g->n_groups;
     r->max_window = 0;
-    uint32_t max_pages = (KVT_WIRE_MAX_BYTES - 4096) / 32 / g->n_groups;
+    /* A reply has all of its pages, and the runs of a view. */
+    uint32_t max_pages = (KVT_WIRE_MAX_BYTES - 4096 - KVT_WIRE_MAX_RUNS * 8) / 32 / g->n_groups;
     r->max_tokens = max_pages < KVT_MAX_REQUEST_TOKENS / g->page_tokens
                         ? max_pages * g->page_tokens
                         : (uint32_t)KVT_MAX_REQUEST_TOKENS;

@@ -26,7 +26,8 @@ static uint64_t key_now(const core *c) {
 int room_device_page(core *c, page_handle page) {
     const page_entry *entry = page_get(c->pages, page);
     if (!c->tiers || entry->node == RADIX_NONE || radix_is_busy(c->tree, entry->node) ||
-        entry->state != PAGE_SEALED || !order_has(c->tiers->device_clean, (uint32_t)page))
+        page_is_viewed(c, page) || entry->state != PAGE_SEALED ||
+        !order_has(c->tiers->device_clean, (uint32_t)page))
         return 0;
     c->counts.bytes_evicted += frames_size(c->frames, entry->frame);
     frames_free(c->frames, entry->frame);
@@ -54,7 +55,7 @@ static uint32_t coldest(core *c, order *in, uint64_t (*key_of)(const core *, pag
 static uint64_t device_key(const core *c, page_handle page) {
     const page_entry *entry = page_get(c->pages, page);
     uint64_t key = radix_key(c->tree, entry->node);
-    if (radix_is_busy(c->tree, entry->node) && key_now(c) > key)
+    if ((radix_is_busy(c->tree, entry->node) || page_is_viewed(c, page)) && key_now(c) > key)
         key = key_now(c);
     return key < KEY_HALF ? key : KEY_HALF - 1;
 }

@@ -240,6 +240,7 @@ void replace_short(core *c, radix_node node) {
         if (radix_is_held(c->tree, at) && !radix_is_busy(c->tree, at) &&
             nodes_marked_alike(c, at, node)) {
             c->counts.pages_replaced++;
+            importance_leave(c, at, node);
             node_discard(c, at);
         }
     }

@@ -13,6 +13,7 @@
 #include "client/assert.h"
 #include "daemon/core.h"
 #include "daemon/policy_tree.h"
+#include "daemon/view_rows.h"
 #include "store/frames.h"
 #include "store/order.h"
 #include "store/page_table.h"
@@ -107,7 +108,24 @@ typedef struct lease {
      * each of those has a reference of the lease. Realms without windows need none of it. */
     uint32_t told_tokens;
     radix_node told_last; /* the page with the last of them */
+    /* A view has its pages, and no place in the tree: its tail is the root. See core_view.c. */
+    uint8_t is_view;
+    uint8_t is_settled;   /* what it has was told: each page is in the arena */
+    uint32_t view_tokens; /* end of what it has */
+    uint32_t view_end;    /* of its window, when it was asked for */
+    uint32_t sinks, window, budget;
+    uint32_t first_view_page; /* index + 1 */
 } lease;
+
+/* A page that a view names, and which rows of it. */
+enum { VIEW_WORDS = 2 }; /* of 64 rows */
+typedef struct view_page {
+    page_handle page;
+    uint64_t rows[VIEW_WORDS];
+    uint32_t number; /* of the path */
+    uint32_t group;
+    uint32_t next; /* index + 1: by number, then group; or the free list */
+} view_page;
 
 /* A request of ranks that ask together, see core_group.c. */
 enum { ALL_RANKS = UINT32_MAX };
@@ -287,6 +305,20 @@ struct core {
     uint32_t max_waiters, free_waiter, first_waiter, last_waiter, n_waiters;
     int wake; /* something that a waiter may wait for has happened */
 
+    view_page *view_pages;   /* [max_pages] */
+    uint32_t n_view_pages;   /* in use */
+    uint32_t end_view_page;  /* from here on none has ever been used */
+    uint32_t free_view_page; /* index + 1 */
+    uint32_t *viewed;        /* [page table]: views that name the page */
+    uint32_t n_views;        /* leases */
+    uint32_t n_viewed;       /* pages that some view names */
+    uint64_t *rows;          /* scratch: a set of rows of a path */
+    kvt_wire_run *runs;      /* scratch [KVT_WIRE_MAX_RUNS] */
+    uint16_t *importance;    /* [max_pages][page_tokens], by node - 1 and row: core_importance.c */
+    uint8_t *is_important;   /* [max_pages + 1], by node: some row's is over 0 */
+    uint32_t n_important;    /* such nodes */
+    uint16_t *path_importance; /* scratch: of a path's rows */
+
     pin *pins; /* [max_pins] */
     uint32_t n_pins;
     uint64_t last_pin, pinned_bytes;
@@ -425,7 +457,8 @@ void lease_free(core *c,
 /* Lets go of a path that a lease had: unpins, drops what nobody else claims, disowns the rest. */
 void lease_drop_path(core *c, lease *l, radix_node tail, radix_node partial);
 void lease_recount(core *c, lease *l); /* n_claimed, after its path or the pages on it changed */
-radix_node lease_held(const core *c, const lease *l);        /* deepest held node of the path */
+radix_node lease_held(const core *c, const lease *l); /* deepest held node of the path */
+held_prefix lease_whole(const core *c, const lease *l, uint32_t most); /* in whichever tier */
 uint32_t lease_stored_tokens(const core *c, const lease *l); /* tokens of the path that are known */
 radix_node lease_ready(const core *c, const lease *l); /* deepest node to which all is readable */
 held_prefix lease_look(const core *c, const lease *l, uint32_t most); /* what is readable */
@@ -435,6 +468,7 @@ int lease_take_over(core *c, lease *l);   /* owns what nobody owns; returns how 
 uint32_t lease_disown(core *c, lease *l); /* owns nothing any more; returns how many pages */
 void reply_lease(core *c, core_ticket ticket, uint16_t op, uint64_t number, lease *l,
                  uint32_t first_page);
+void write_page(core *c, kvt_writer *w, const page_entry *entry);
 /* The heads of the lists of pages, from first_page on, that a lease of these tokens has; and the
  * pages. */
 uint32_t make_lists(const core *c, const lease *l, const held_prefix *h, uint32_t first_page,
@@ -465,6 +499,33 @@ uint64_t groups_tick(core *c, uint64_t now_ms);
 /* --- core_acquire.c --- */
 void serve_acquire(core *c, request *rq);
 void reply_acquire(core *c, core_ticket ticket, uint64_t number, lease *l, uint32_t first_page);
+
+/* --- core_view.c --- */
+int view_check(core *c, request *rq, const kvt_acquire_req *req); /* 0: refused */
+/* The lease, whose path is found, becomes a view of it. KVT_ELIMIT: views name too many pages. */
+kvt_status view_take(core *c, lease *l, const kvt_acquire_req *req);
+void view_drop(core *c, lease *l); /* nothing to do if it is none */
+void reply_view(core *c, core_ticket ticket, uint16_t op, uint64_t number, lease *l);
+/* Has it rows of the sinks or the window? */
+int view_page_is_sure(const core *c, const lease *l, const view_page *v);
+void view_absent_tokens(const core *c, const lease *l, uint32_t *ret_host, uint32_t *ret_disk);
+static inline int page_is_viewed(const core *c, page_handle page) {
+    return c->viewed[(uint32_t)page] > 0;
+}
+
+uint32_t view_n_rows(const core *c, const lease *l);
+
+/* --- core_importance.c --- */
+void serve_importance(core *c, request *rq);
+const uint16_t *importance_of(const core *c, radix_node node);  /* by row; NULL: nothing is known */
+void importance_gone(core *c, radix_node node);                 /* before it goes */
+void importance_leave(core *c, radix_node from, radix_node to); /* a longer one covers it */
+/* Of all rows of a path. */
+void importance_gather(const core *c, const realm *r, const held_prefix *h, uint16_t *to);
+
+/* --- core_view_audit.c --- */
+/* Adds the references of views to refs [page table]. */
+kvt_status views_audit(const core *c, uint32_t *refs, char *why, size_t why_bytes);
 
 /* --- core_seal.c --- */
 void serve_seal(core *c, request *rq);
@@ -527,7 +588,7 @@ int flushed_let_go(core *c, radix_node node);
 /* --- core_tier.c: where pages are --- */
 kvt_status tiers_open(core *c);                  /* nothing to do without host_bytes */
 void tiers_close(tiers *t);                      /* NULL is accepted */
-uint32_t page_slack(const core_config *config);  /* pages that only jobs may still hold */
+uint32_t page_slack(const core_config *config);  /* pages that only jobs and views may hold */
 int is_resident(const core *c, radix_node node); /* a root, or its bytes are in the arena */
 tier_page *tier_of(const core *c, page_handle page);
 void tier_sealed(core *c, page_handle page, uint32_t realm_slot, uint32_t slot, uint32_t bytes);
@@ -571,6 +632,7 @@ void reply_tend(core *c, const waiter *w);
 /* --- core_promote.c: upwards --- */
 /* Starts what brings the pages of a path up; returns whether any is on its way. */
 int promote_path(core *c, radix_node node, radix_node partial);
+int promote_lease(core *c, const lease *l); /* of its path, or of its view */
 void promote_done(core *c, core_job *job);
 void lease_note_tiers(core *c, lease *l);  /* which tiers its pages are in now */
 void lease_count_tiers(core *c, lease *l); /* when it is answered */

@@ -34,7 +34,7 @@
  */
 
 uint32_t page_slack(const core_config *config) {
-    return config->host_bytes ? TIER_JOBS * TIER_BATCH : 0;
+    return config->max_pages + (config->host_bytes ? TIER_JOBS * TIER_BATCH : 0);
 }
 
 static kvt_status open_order(uint32_t pages, uint32_t room, void **memory, order **ret_order) {
@@ -372,6 +372,8 @@ static const char *page_fault(const core *c, uint32_t index, const page_entry *e
         return at->flags ? "not sealed, yet in a tier" : NULL;
     if (!listed_right(c, index, entry))
         return "in the wrong order";
+    if (!(at->flags & TIER_KNOWN)) /* it has left the tree, and views have it */
+        return entry->node == RADIX_NONE ? NULL : "sealed, and in no tier's books";
     if (at->host_frame != PAGE_NO_FRAME && !frames_in_use(c->tiers->host, at->host_frame))
         return "its host frame is not in use";
     if (entry->node != RADIX_NONE && entry->frame == PAGE_NO_FRAME &&

@@ -12,14 +12,14 @@ static int wait_is_over(core *c, lease *l, uint32_t held_tokens) {
     c->counts.claims_taken_over += taken > 0;
     if (c->draining || lease_held_tokens(c, l) > held_tokens)
         return 1;
-    if (promote_path(c, lease_held(c, l), l->partial))
+    if (promote_lease(c, l))
         return 0;
     return !l->claim || lease_computing_end(c, l) == 0;
 }
 
 /* An ACQUIRE waits for pages that are on their way up, and for nothing else. */
 static int lift_is_over(core *c, const lease *l) {
-    return c->draining || !promote_path(c, lease_held(c, l), l->partial);
+    return c->draining || !promote_lease(c, l);
 }
 
 int waiter_add(core *c, const request *rq, uint64_t of_lease, uint32_t held_tokens,

@@ -154,7 +154,8 @@ const param params[] = {
      .text = "Pages that can be known at the same time. 0: as many as fit into the arena if each "
              "takes no more than 4KiB, which is less than any model in use needs, and at least "
              "1024, at most 4194304. A page costs about 400 bytes of the daemon's memory once it "
-             "is used, and nothing before, except 8 bytes in the arena's file."},
+             "is used, and nothing before, except 8 bytes in the arena's file; and 2 bytes a token "
+             "once an engine has said how important its rows are."},
     {.name = "max_slots",
      .type = PARAM_COUNT,
      .offset = AT(max_slots),

@@ -51,6 +51,7 @@
     X(pages_found)                                                                                 \
     X(tokens_from_host)                                                                            \
     X(tokens_from_disk)                                                                            \
+    X(rows_important)                                                                              \
     X(sessions)                                                                                    \
     X(orphans)                                                                                     \
     X(leases)                                                                                      \
@@ -69,6 +70,8 @@
     X(frames_used)                                                                                 \
     X(pins)                                                                                        \
     X(pinned_bytes)                                                                                \
+    X(views)                                                                                       \
+    X(pages_viewed)                                                                                \
     X(flushed_held)                                                                                \
     X(pages_device)                                                                                \
     X(pages_host)                                                                                  \

@@ -73,6 +73,7 @@ static int put_lease(void *context, const core_lease_info *lease) {
     json_put_u64(&l->writer, "held_tokens", lease->held_tokens);
     json_put_u64(&l->writer, "claimed_pages", lease->claimed_pages);
     json_put_bool(&l->writer, "flushed", lease->flushed);
+    json_put_bool(&l->writer, "view", lease->view);
     return line_end(l, before);
 }
 

@@ -251,6 +251,16 @@ static void put_lease(exchange *x, const fake_lease *l, uint32_t first_page) {
         .claimed_tokens = l->claim ? l->n_tokens : 0,
         .n_lists = 1,
         .lists[0] = {.first_page = first_page, .n_pages = pages_from(x->f, held, first_page)}};
+    if (x->f->n_view_runs) {
+        rep.computing_tokens = 0;
+        rep.n_runs = (uint32_t)x->f->n_view_runs;
+        rep.runs = (const uint8_t *)x->f->view_runs;
+        rep.lists[0] = (kvt_page_list){.n_pages = (uint32_t)x->f->n_view_pages};
+        kvt_wire_put_lease_rep(x->w, &rep);
+        for (int i = 0; i < x->f->n_view_pages; i++)
+            put_pages(x, x->f->view_pages[i], 1);
+        return;
+    }
     kvt_wire_put_lease_rep(x->w, &rep);
     put_pages(x, first_page, rep.lists[0].n_pages);
 }
@@ -286,6 +296,21 @@ static kvt_status serve_fork(exchange *x) {
     if (!lease_of(x->f, x->session, req.lease))
         return KVT_ENOENT;
     put_lease(x, lease_new(x, req.n_tokens), 0);
+    return KVT_OK;
+}
+
+static kvt_status serve_importance(exchange *x) {
+    kvt_importance_req req;
+    CHECK_EQ(kvt_wire_get_importance_req(x->body, x->header.body_bytes, &req), KVT_OK);
+    if (!lease_of(x->f, x->session, req.lease))
+        return KVT_ENOENT;
+    x->f->importance[0] = req.first_row;
+    x->f->importance[1] = req.n_rows;
+    x->f->importance[2] = 0;
+    for (uint32_t i = 0; i < req.n_rows; i++)
+        x->f->importance[2] += kvt_wire_get_u16(req.importance, i);
+    kvt_importance_rep rep = {.n_rows = req.n_rows};
+    kvt_wire_put_importance_rep(x->w, &rep);
     return KVT_OK;
 }
 
@@ -385,6 +410,8 @@ static kvt_status serve(exchange *x) {
         return serve_wait(x);
     case KVT_OP_SEAL:
         return serve_seal(x);
+    case KVT_OP_IMPORTANCE:
+        return serve_importance(x);
     case KVT_OP_RELEASE:
         return serve_release(x);
     case KVT_OP_CANCEL:

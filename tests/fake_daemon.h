@@ -107,6 +107,10 @@ typedef struct fake_daemon {
     uint64_t geometry_hash; /* that REALM tells; 0: the right one */
     uint64_t wrong_boot;    /* in the arena's header */
     int bad_page;           /* 1: outside the arena, 2: frame, 3: rows, 4: odd offset */
+    int n_view_runs;        /* leases are views with these runs, and these pages of the path */
+    kvt_wire_run view_runs[4];
+    int n_view_pages;
+    uint32_t view_pages[4];
     int deny_resume;
     int unsealed; /* SEAL copies nothing and says KVT_EORDER */
     int computing;
@@ -126,7 +130,8 @@ typedef struct fake_daemon {
     int n_out_of_order; /* numbers that were not above the newest */
     uint64_t last_number[KVT_N_OPS];
     uint64_t cancelled;
-    uint16_t order[65536]; /* ops in the order of their coming */
+    uint32_t importance[3]; /* of the last IMPORTANCE: first_row, n_rows, sum */
+    uint16_t order[65536];  /* ops in the order of their coming */
     uint32_t n_order;
     fake_connection connections[FAKE_MAX_CONNECTIONS];
     uint32_t next_pipe;

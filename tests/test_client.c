@@ -506,7 +506,7 @@ static void test_limits(void) {
     fake.max_bytes = 4096;
     client = kit_open(&fake);
     int seen = fake_seen(&fake, KVT_OP_ACQUIRE);
-    n = (4096 - KVT_WIRE_HEADER_BYTES - 56) / 4;
+    n = (4096 - KVT_WIRE_HEADER_BYTES - 60) / 4;
     CHECK_EQ(kvt_acquire(client, tokens, n + 1, 0, &lease), KVT_ELIMIT);
     CHECK_EQ(fake_seen(&fake, KVT_OP_ACQUIRE), seen);
     CHECK_STATUS(kvt_acquire(client, tokens, n, 0, &lease), KVT_OK);

@@ -15,19 +15,8 @@ REWRITE(realm_req)
 REWRITE(realm_rep)
 REWRITE(fork_req)
 REWRITE(wait_req)
-
-static kvt_status rewrite_acquire_req(const uint8_t *body, size_t n, kvt_writer *w) {
-    kvt_acquire_req message;
-    kvt_status status = kvt_wire_get_acquire_req(body, n, &message);
-    if (status != KVT_OK)
-        return status;
-    uint32_t tokens[16];
-    CHECK(message.n_tokens <= 16);
-    kvt_wire_get_tokens(message.tokens, message.n_tokens, tokens);
-    kvt_wire_put_acquire_req(w, &message);
-    kvt_wire_put_tokens(w, tokens, message.n_tokens);
-    return status;
-}
+REWRITE_NUMBER(cancel_req, u64, number)
+REWRITE_NUMBER(tree_req, u32, max_lines)
 
 static void rewrite_pages(const uint8_t *pages, uint32_t n, kvt_writer *w) {
     for (uint32_t i = 0; i < n; i++) {
@@ -98,22 +87,6 @@ static kvt_status rewrite_release_rep(const uint8_t *body, size_t n, kvt_writer 
     return status;
 }
 
-static kvt_status rewrite_cancel_req(const uint8_t *body, size_t n, kvt_writer *w) {
-    kvt_cancel_req message;
-    kvt_status status = kvt_wire_get_cancel_req(body, n, &message);
-    if (status == KVT_OK)
-        kvt_wire_put_u64(w, message.number);
-    return status;
-}
-
-static kvt_status rewrite_tree_req(const uint8_t *body, size_t n, kvt_writer *w) {
-    kvt_tree_req message;
-    kvt_status status = kvt_wire_get_tree_req(body, n, &message);
-    if (status == KVT_OK)
-        kvt_wire_put_u32(w, message.max_lines);
-    return status;
-}
-
 static kvt_status rewrite_text_rep(const uint8_t *body, size_t n, kvt_writer *w) {
     kvt_text_rep message;
     kvt_status status = kvt_wire_get_text_rep(body, n, &message);
@@ -133,17 +106,6 @@ static kvt_status rewrite_error(const uint8_t *body, size_t n, kvt_writer *w) {
     kvt_wire_put_str(w, copy);
     return status;
 }
-
-/* A body that must be accepted, and all that is near it. */
-static void check_written(const char *what, const kvt_writer *w, const uint8_t *body, size_t n) {
-    CHECK_MSG(!w->failed, "%s does not fit", what);
-    check_bytes(what, w->at + KVT_WIRE_HEADER_BYTES, w->n_bytes - KVT_WIRE_HEADER_BYTES, body, n);
-}
-
-static uint8_t scratch[4096];
-#define START(w)                                                                                   \
-    kvt_writer w;                                                                                  \
-    kvt_wire_start(&w, scratch, sizeof scratch)
 
 #define TOKEN 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16
 
@@ -242,6 +204,7 @@ static void test_acquire(void) {
                                    9, 0, 0, 0, 0,    0,    0,    0x80, /* group */
                                    2, 0, 0, 0, 0,    0,    0,    0x40, /* request */
                                    4, 0, 0, 0, 0,    1,    0,    0,    /* sinks, window */
+                                   8, 2, 0, 0,                         /* budget */
                                    2, 0, 0, 0, 0x04, 0x03, 0x02, 0x01, 0xff, 0xff, 0xff, 0xff};
     static const uint32_t tokens[] = {0x01020304, 0xffffffff};
     kvt_acquire_req q = {.realm = 3,
@@ -251,6 +214,7 @@ static void test_acquire(void) {
                          .request = UINT64_C(0x4000000000000002),
                          .sinks = 4,
                          .window = 256,
+                         .budget = 520,
                          .n_tokens = 2};
     START(w);
     kvt_wire_put_acquire_req(&w, &q);
@@ -258,8 +222,8 @@ static void test_acquire(void) {
     check_written("ACQUIRE", &w, root, sizeof root);
     check_body("ACQUIRE", rewrite_acquire_req, root, sizeof root);
 
-    static const uint8_t base[] = {0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 8, 7, 6, 5, 4, 3, 2, 1,
-                                   9, 1, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+    static const uint8_t base[] = {0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 8, 7, 6, 5, 4, 3, 2, 1, 9, 1,
+                                   0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
                                    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 6, 0, 0, 0};
     kvt_acquire_req e = {.flags = 1,
                          .base = UINT64_C(0x0102030405060708),
@@ -284,6 +248,7 @@ static void test_acquire(void) {
         {"a request without group", 36, 1},
         {"sinks without a view", 44, 1},
         {"a window without a view", 48, 1},
+        {"a budget without a view", 52, 1},
     };
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
         uint8_t wrong[sizeof base];
@@ -301,7 +266,7 @@ static void test_acquire(void) {
 }
 
 static void test_acquire_limit(void) {
-    enum { AT = 52, FIXED = 56 }; /* n_tokens, and what is in front of the tokens */
+    enum { AT = 56, FIXED = 60 }; /* n_tokens, and what is in front of the tokens */
     size_t most = FIXED + (size_t)4 * KVT_MAX_REQUEST_TOKENS;
     uint8_t *body = calloc(1, most + 4);
     CHECK(body);
@@ -366,6 +331,7 @@ static void test_lease(void) {
                                   128,  0,    0,   0,             /* held */
                                   64,   0,    0,   0,             /* computing */
                                   192,  0,    0,   0,             /* claimed */
+                                  0,    0,    0,   0,             /* n_runs */
                                   3,    0,    0,   0,             /* n_lists */
                                   1,    0,    0,   0, 1, 0, 0, 0, /* first_page, n_pages */
                                   7,    0,    0,   0, 0, 0, 0, 0, /* of the second */
@@ -389,16 +355,68 @@ static void test_lease(void) {
     wrong[sizeof rep - 1] = 1;
     refuse_body("a reserved field", rewrite_lease_rep, wrong, sizeof wrong);
     memcpy(wrong, rep, sizeof rep);
-    wrong[35] = 8; /* 2^27 + 1 pages: 32 times that is 32 in 32 bits */
+    wrong[39] = 8; /* 2^27 + 1 pages: 32 times that is 32 in 32 bits */
     refuse_body("a count that overflows", rewrite_lease_rep, wrong, sizeof wrong);
     memcpy(wrong, rep, sizeof rep);
-    wrong[32] = 2;
+    wrong[36] = 2;
     refuse_body("a page too many in a list", rewrite_lease_rep, wrong, sizeof wrong);
     memcpy(wrong, rep, sizeof rep);
-    wrong[24] = KVT_MAX_GROUPS + 1;
+    wrong[28] = KVT_MAX_GROUPS + 1;
     refuse_body("more lists than groups", rewrite_lease_rep, wrong, sizeof wrong);
-    wrong[24] = 0;
-    refuse_body("no list", rewrite_lease_rep, wrong, 28);
+    wrong[28] = 0;
+    refuse_body("no list", rewrite_lease_rep, wrong, 32);
+}
+
+/* A view: runs of tokens, and the pages that hold them. */
+static void test_view(void) {
+    static const uint8_t rep[] = {1,   0, 0, 0, 2,    0,    0,   0, /* lease */
+                                  200, 0, 0, 0, 192,  0,    0,   0, /* n_tokens, held */
+                                  0,   0, 0, 0, 0,    0,    0,   0, /* computing, claimed */
+                                  3,   0, 0, 0,                     /* n_runs */
+                                  0,   0, 0, 0, 4,    0,    0,   0, /* sinks */
+                                  70,  0, 0, 0, 1,    0,    0,   0, /* a pick */
+                                  160, 0, 0, 0, 32,   0,    0,   0, /* window */
+                                  1,   0, 0, 0, 0,    0,    0,   0, /* n_lists, first_page */
+                                  3,   0, 0, 0, PAGE, PAGE, PAGE};
+    static const kvt_wire_run runs[] = {{0, 4}, {70, 1}, {160, 32}};
+    kvt_lease_rep p = {.lease = UINT64_C(0x0000000200000001),
+                       .n_tokens = 200,
+                       .held_tokens = 192,
+                       .n_runs = 3,
+                       .runs = (const uint8_t *)runs,
+                       .n_lists = 1,
+                       .lists = {{0, 3, NULL}}};
+    START(w);
+    kvt_wire_put_lease_rep(&w, &p);
+    for (int i = 0; i < 3; i++)
+        kvt_wire_put_page(&w, &golden_page);
+    check_written("view", &w, rep, sizeof rep);
+    check_body("view", rewrite_lease_rep, rep, sizeof rep);
+    const struct {
+        const char *what;
+        size_t at;
+        uint8_t value;
+    } faults[] = {{"a run behind what is held", 48, 33},   {"a run of no token", 48, 0},
+                  {"a run that touches the next", 40, 90}, {"a run in front of the last", 44, 3},
+                  {"more runs than there are", 27, 1},     {"a run that overflows", 51, 255}};
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
+        uint8_t wrong[sizeof rep];
+        memcpy(wrong, rep, sizeof rep);
+        wrong[faults[i].at] = faults[i].value;
+        refuse_body(faults[i].what, rewrite_lease_rep, wrong, sizeof wrong);
+    }
+    /* One run too many. */
+    size_t n_runs = KVT_WIRE_MAX_RUNS + 1, most = 28 + 8 * n_runs + 12;
+    uint8_t *body = calloc(1, most);
+    CHECK(body);
+    kvt_lease_rep got;
+    memcpy(body + 12, &(uint32_t){UINT32_MAX}, 4);
+    memcpy(body + 24, &(uint32_t){(uint32_t)n_runs}, 4);
+    for (uint32_t i = 0; i < n_runs; i++)
+        memcpy(body + 28 + 8 * i, &(kvt_wire_run){2 * i, 1}, 8);
+    body[28 + 8 * n_runs] = 1;
+    CHECK_EQ(kvt_wire_get_lease_rep(body, most, &got), KVT_ELIMIT);
+    free(body);
 }
 
 static void test_seal(void) {
@@ -795,6 +813,7 @@ int main(void) {
     test_acquire_limit();
     test_small_requests();
     test_lease();
+    test_view();
     test_seal();
     test_release();
     test_text();

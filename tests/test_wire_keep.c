@@ -1,44 +1,19 @@
 /*
- * test_wire_keep.c - as test_wire.c, of what keeps pages, forgets them, and tells of them.
+ * test_wire_keep.c - as test_wire.c, of what keeps pages, forgets them, tells of them, and moves
+ * them between tiers.
  */
 #include "tests/wire_kit.h"
 
 REWRITE(pin_rep)
 REWRITE(flush_rep)
-
-static kvt_status rewrite_pin_req(const uint8_t *body, size_t n, kvt_writer *w) {
-    kvt_pin_req message;
-    kvt_status status = kvt_wire_get_pin_req(body, n, &message);
-    if (status != KVT_OK)
-        return status;
-    uint32_t tokens[16];
-    CHECK(message.n_tokens <= 16);
-    kvt_wire_get_tokens(message.tokens, message.n_tokens, tokens);
-    kvt_wire_put_pin_req(w, &message);
-    kvt_wire_put_tokens(w, tokens, message.n_tokens);
-    return status;
-}
-
-static kvt_status rewrite_unpin_req(const uint8_t *body, size_t n, kvt_writer *w) {
-    kvt_unpin_req message;
-    kvt_status status = kvt_wire_get_unpin_req(body, n, &message);
-    if (status == KVT_OK)
-        kvt_wire_put_u64(w, message.pin);
-    return status;
-}
-
-static kvt_status rewrite_flush_req(const uint8_t *body, size_t n, kvt_writer *w) {
-    kvt_flush_req message;
-    kvt_status status = kvt_wire_get_flush_req(body, n, &message);
-    if (status != KVT_OK)
-        return status;
-    uint32_t tokens[16];
-    CHECK(message.n_tokens <= 16);
-    kvt_wire_get_tokens(message.tokens, message.n_tokens, tokens);
-    kvt_wire_put_flush_req(w, &message);
-    kvt_wire_put_tokens(w, tokens, message.n_tokens);
-    return status;
-}
+REWRITE(tiers_rep)
+REWRITE(prefetch_rep)
+REWRITE(importance_rep)
+REWRITE_TOKENS(pin_req)
+REWRITE_TOKENS(flush_req)
+REWRITE_NUMBER(unpin_req, u64, pin)
+REWRITE_NUMBER(snapshot_req, u32, first_place)
+REWRITE_NUMBER(tiers_req, u32, wait_ms)
 
 static void test_keep(void) {
     check_body("PIN", rewrite_pin_req,
@@ -104,14 +79,6 @@ static kvt_status rewrite_snapshot_rep(const uint8_t *body, size_t n, kvt_writer
     return rewrite_list(message.n_pages, message.pages, message.n_page_bytes, w);
 }
 
-static kvt_status rewrite_snapshot_req(const uint8_t *body, size_t n, kvt_writer *w) {
-    kvt_snapshot_req message;
-    kvt_status status = kvt_wire_get_snapshot_req(body, n, &message);
-    if (status == KVT_OK)
-        kvt_wire_put_u32(w, message.first_place);
-    return status;
-}
-
 #define ADDED                                                                                      \
     1, 2, 9, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0x20, 0, 0,   \
         0, 0, 0, 0, 2, 0, 2, 0, 5, 0, 0, 0, 6, 0, 0, 0
@@ -132,25 +99,6 @@ static void test_events(void) {
                  0, 0, 0, ADDED));
 }
 
-static kvt_status rewrite_acquire_req(const uint8_t *body, size_t n, kvt_writer *w) {
-    kvt_acquire_req message;
-    kvt_status status = kvt_wire_get_acquire_req(body, n, &message);
-    if (status != KVT_OK)
-        return status;
-    uint32_t tokens[16];
-    CHECK(message.n_tokens <= 16);
-    if (message.n_tokens)
-        kvt_wire_get_tokens(message.tokens, message.n_tokens, tokens);
-    kvt_wire_put_acquire_req(w, &message);
-    kvt_wire_put_tokens(w, tokens, message.n_tokens);
-    for (uint32_t i = 0; i < message.n_spans; i++) {
-        kvt_wire_span span;
-        kvt_wire_get_span(message.spans, i, &span);
-        kvt_wire_put_span(w, &span);
-    }
-    return status;
-}
-
 /* The spans follow the tokens, as many as fit exactly. */
 static void test_spans(void) {
     static uint8_t body[256];
@@ -168,10 +116,90 @@ static void test_spans(void) {
     refuse_body("ACQUIRE with a part of a span", rewrite_acquire_req, body, w.n_bytes);
 }
 
+static kvt_status rewrite_prefetch_req(const uint8_t *body, size_t n, kvt_writer *w) {
+    kvt_prefetch_req message;
+    kvt_status status = kvt_wire_get_prefetch_req(body, n, &message);
+    if (status != KVT_OK)
+        return status;
+    kvt_wire_put_u32(w, message.realm);
+    kvt_wire_put_u32(w, message.n_tokens);
+    put_tokens(w, message.tokens, message.n_tokens);
+    return status;
+}
+
+static void test_tiers(void) {
+    static const uint8_t tiers[] = {5, 0, 0, 0, 0, 0, 0, 1, 0, 1, 0, 0, 0, 0, 0, 0,
+                                    7, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0x80};
+    kvt_tiers_rep rep = {.pages_dirty = UINT64_C(0x0100000000000005),
+                         .pages_disk = 256,
+                         .checked = 7,
+                         .corrupt = UINT64_C(0x8000000000000002)};
+    START(w);
+    kvt_wire_put_tiers_rep(&w, &rep);
+    check_written("SPILL, VERIFY", &w, tiers, sizeof tiers);
+    check_body("SPILL, VERIFY", rewrite_tiers_rep, tiers, sizeof tiers);
+    check_body("SPILL, VERIFY request", rewrite_tiers_req, B(0xe8, 3, 0, 0));
+
+    static const uint8_t ahead[] = {0, 1, 0, 0, 64, 0, 0, 0};
+    kvt_prefetch_rep held = {.held_tokens = 256, .ready_tokens = 64};
+    kvt_wire_start(&w, scratch, sizeof scratch);
+    kvt_wire_put_prefetch_rep(&w, &held);
+    check_written("PREFETCH", &w, ahead, sizeof ahead);
+    check_body("PREFETCH", rewrite_prefetch_rep, ahead, sizeof ahead);
+    check_body("PREFETCH request", rewrite_prefetch_req,
+               B(3, 0, 0, 0, 2, 0, 0, 0, 7, 0, 0, 0, 0xff, 0xff, 0xff, 0xff));
+    check_body("PREFETCH of nothing", rewrite_prefetch_req, B(3, 0, 0, 0, 0, 0, 0, 0));
+}
+
+static kvt_status rewrite_importance_req(const uint8_t *body, size_t n, kvt_writer *w) {
+    kvt_importance_req message;
+    kvt_status status = kvt_wire_get_importance_req(body, n, &message);
+    if (status != KVT_OK)
+        return status;
+    kvt_wire_put_importance_req(w, &message);
+    for (uint32_t i = 0; i < message.n_rows; i++)
+        kvt_wire_put_u16(w, kvt_wire_get_u16(message.importance, i));
+    return status;
+}
+
+static void test_importance(void) {
+    static const uint8_t body[] = {8, 7, 6, 5,    4,    3,   2, 1, /* lease */
+                                   0, 1, 0, 0,    3,    0,   0, 0, /* first_row, n_rows */
+                                   0, 0, 0, 0x7f, 0xff, 0xfe};     /* 0, 1, the highest */
+    kvt_importance_req req = {.lease = UINT64_C(0x0102030405060708), .first_row = 256, .n_rows = 3};
+    START(w);
+    kvt_wire_put_importance_req(&w, &req);
+    kvt_wire_put_u16(&w, kvt_wire_importance(0));
+    kvt_wire_put_u16(&w, kvt_wire_importance(1));
+    kvt_wire_put_u16(&w, kvt_wire_importance(3.4028234e38f));
+    check_written("IMPORTANCE", &w, body, sizeof body);
+    check_body("IMPORTANCE", rewrite_importance_req, body, sizeof body);
+    check_body("importance", rewrite_importance_rep, B(3, 1, 0, 0));
+    refuse_body("IMPORTANCE of no row", rewrite_importance_req,
+                B(1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0));
+    refuse_body("an importance that is infinite", rewrite_importance_req,
+                B(1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0xff));
+    /* The order of numbers is that of what is sent. */
+    CHECK_EQ(kvt_wire_importance(-0.0f), 0);
+    for (float small = 1e-38f, large; small < 1e38f; small = large) {
+        large = small * 1.01f;
+        CHECK(kvt_wire_importance(small) < kvt_wire_importance(large));
+        CHECK(kvt_wire_importance(small) <= kvt_wire_importance(small * 1.0001f));
+    }
+    uint32_t most = KVT_MAX_REQUEST_TOKENS + 1;
+    uint8_t *big = calloc(1, 16 + 2 * (size_t)most);
+    CHECK(big);
+    memcpy(big + 12, &most, 4);
+    CHECK_EQ(kvt_wire_get_importance_req(big, 16 + 2 * (size_t)most, &req), KVT_ELIMIT);
+    free(big);
+}
+
 int main(void) {
     test_spans();
     test_keep();
     test_events();
+    test_tiers();
+    test_importance();
     printf("wire: all messages as written\n");
     return 0;
 }

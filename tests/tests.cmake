@@ -19,6 +19,7 @@ if(NOT KVT_SANITIZE)
 endif()
 kvt_test(test_wire SOURCES test_wire.c LIBS kvt_wire kvt_kernels)
 kvt_test(test_wire_keep SOURCES test_wire_keep.c LIBS kvt_wire kvt_kernels)
+kvt_test(test_view_rows SOURCES test_view_rows.c LIBS kvt_core)
 
 
 # Thousands of seeds where that takes seconds, hundreds where sanitizers slow it down.
@@ -28,7 +29,7 @@ else()
     set(sim_seeds 3000)
 endif()
 kvt_test(sim SOURCES sim/world.c sim/daemon.c sim/worker.c sim/keep.c
-         sim/mirror.c sim/payload.c sim/ranks.c sim/disk.c LIBS kvt_core
+         sim/mirror.c sim/payload.c sim/ranks.c sim/disk.c sim/view.c LIBS kvt_core
          ARGS --count ${sim_seeds} TIMEOUT 400)
 kvt_test(sim_deep TARGET sim ARGS --seed 1000 --count 10000 LABELS slow TIMEOUT 3600)
 # The same with the arena on a GPU, which is a stand-in: cuda/README.md. Its kernels run thread by
@@ -38,7 +39,7 @@ if(KVT_SANITIZE)
 else()
     set(gpu_labels e2e)
 endif()
-foreach(name kill cut death access flight share drift keep tiers spill spans)
+foreach(name kill cut death access flight share drift keep tiers spill spans views)
     kvt_test(e2e_${name} SOURCES e2e/${name}.c e2e/e2e.c LIBS kvtrunk_static kvt_oracle
              LABELS e2e NEEDS kvtrunkd TIMEOUT 300)
     kvt_test(e2e_${name}_gpu TARGET e2e_${name} LABELS ${gpu_labels}
@@ -139,6 +140,7 @@ kvt_test(test_report SOURCES test_report.c LIBS kvt_daemon)
 # The worker library against a daemon of the tests' own, which loses, cuts, repeats and lies.
 set(client_test LIBS kvtrunk_static kvt_store nng)
 kvt_test(test_client SOURCES test_client.c fake_daemon.c ${client_test})
+kvt_test(test_client_view SOURCES test_client_view.c fake_daemon.c ${client_test})
 kvt_test(test_client_threads SOURCES test_client_threads.c fake_daemon.c ${client_test}
          LABELS threads)
 kvt_test(test_client_async SOURCES test_client_async.c fake_daemon.c ${client_test}

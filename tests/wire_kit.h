@@ -42,6 +42,52 @@ typedef kvt_status (*rewrite_body)(const uint8_t *body, size_t n, kvt_writer *w)
             kvt_wire_put_##name(w, &message);                                                      \
         return status;                                                                             \
     }
+
+/* Of a message that is one number. */
+#define REWRITE_NUMBER(name, type, field)                                                          \
+    static kvt_status rewrite_##name(const uint8_t *body, size_t n, kvt_writer *w) {               \
+        kvt_##name message;                                                                        \
+        kvt_status status = kvt_wire_get_##name(body, n, &message);                                \
+        if (status == KVT_OK)                                                                      \
+            kvt_wire_put_##type(w, message.field);                                                 \
+        return status;                                                                             \
+    }
+
+/* Of a message that ends with tokens. */
+#define REWRITE_TOKENS(name)                                                                       \
+    static kvt_status rewrite_##name(const uint8_t *body, size_t n, kvt_writer *w) {               \
+        kvt_##name message;                                                                        \
+        kvt_status status = kvt_wire_get_##name(body, n, &message);                                \
+        if (status != KVT_OK)                                                                      \
+            return status;                                                                         \
+        kvt_wire_put_##name(w, &message);                                                          \
+        put_tokens(w, message.tokens, message.n_tokens);                                           \
+        return status;                                                                             \
+    }
+
+static inline void put_tokens(kvt_writer *w, const uint8_t *tokens, uint32_t n_tokens) {
+    uint32_t copy[16];
+    CHECK(n_tokens <= 16);
+    if (n_tokens)
+        kvt_wire_get_tokens(tokens, n_tokens, copy);
+    kvt_wire_put_tokens(w, copy, n_tokens);
+}
+
+static inline kvt_status rewrite_acquire_req(const uint8_t *body, size_t n, kvt_writer *w) {
+    kvt_acquire_req message;
+    kvt_status status = kvt_wire_get_acquire_req(body, n, &message);
+    if (status != KVT_OK)
+        return status;
+    kvt_wire_put_acquire_req(w, &message);
+    put_tokens(w, message.tokens, message.n_tokens);
+    for (uint32_t i = 0; i < message.n_spans; i++) {
+        kvt_wire_span span;
+        kvt_wire_get_span(message.spans, i, &span);
+        kvt_wire_put_span(w, &span);
+    }
+    return status;
+}
+
 /* Reads body[0 .. n) from a block of its own; if it is accepted, it must be written the same. */
 static kvt_status round_trip(const char *what, rewrite_body rewrite, const uint8_t *body,
                              size_t n) {
@@ -90,5 +136,16 @@ static void refuse_body(const char *what, rewrite_body rewrite, const uint8_t *b
     CHECK_MSG(round_trip(what, rewrite, body, n) == KVT_EPROTO, "%s is accepted", what);
 }
 
-/* What the library writes must be these bytes. */
+/* What the library wrote into w must be these bytes. */
+static inline void check_written(const char *what, const kvt_writer *w, const uint8_t *body,
+                                 size_t n) {
+    CHECK_MSG(!w->failed, "%s does not fit", what);
+    check_bytes(what, w->at + KVT_WIRE_HEADER_BYTES, w->n_bytes - KVT_WIRE_HEADER_BYTES, body, n);
+}
+
+static uint8_t scratch[4096];
+#define START(w)                                                                                   \
+    kvt_writer w;                                                                                  \
+    kvt_wire_start(&w, scratch, sizeof scratch)
+
 #endif

@@ -156,6 +156,46 @@ static void late(const e2e_daemon *d, model *m) {
     release(model_acquire(m, tokens, 1024, 0, 0));
 }
 
+/* A view of more than the window: each group has those of its rows that lie in its own. */
+static void viewed(const e2e_daemon *d, model *m) {
+    enum { SINKS = 70, LAST = 600, PICK = 3000 };
+    static float importance[TOKENS];
+    kvt_view view = {SINKS, LAST, SINKS + LAST + 1};
+    const kvt_run *runs;
+    size_t n_runs, n = 0;
+    kvt_layout layout;
+    kvt_lease *lease;
+    make_tokens(1);
+    importance[PICK] = 3;
+    lease = model_acquire(m, tokens, TOKENS, 0, TOKENS);
+    CHECK_EQ(kvt_importance(lease, 0, TOKENS, importance), KVT_OK);
+    release(lease);
+    uint64_t pinned = e2e_count(d, "pages_pinned");
+    CHECK_EQ(kvt_acquire_view(m->client, tokens, TOKENS, NULL, 0, &view, 0, &lease), KVT_OK);
+    CHECK_EQ(e2e_count(d, "pages_pinned"), pinned);
+    CHECK_EQ(e2e_count(d, "pages_viewed"), WINDOW / PAGE + 2 + 1 + (LAST + PAGE - 1) / PAGE);
+    expect_first(lease, TOKENS - WINDOW);
+    CHECK_EQ(kvt_lease_runs(lease, &runs, &n_runs), KVT_OK);
+    CHECK(n_runs == 3 && runs[0].n_tokens == SINKS && runs[1].first_token == PICK &&
+          runs[1].n_tokens == 1 && runs[2].first_token == TOKENS - LAST);
+    oracle_rows(&m->oracle, tokens, TOKENS, m->rows);
+    kvt_layout_token_major(&m->realm.geometry, TOKENS, m->part[0], m->part[1], &layout);
+    for (size_t i = 0; i < n_runs; n += runs[i++].n_tokens) {
+        CHECK_EQ(kvt_decode_rows(lease, n, runs[i].n_tokens, WINDOW_LAYERS, FULL_LAYERS, &layout),
+                 KVT_OK);
+        CHECK_EQ(oracle_check(&m->oracle, m->rows + runs[i].first_token, runs[i].n_tokens,
+                              WINDOW_LAYERS, FULL_LAYERS, &layout),
+                 0);
+    }
+    CHECK_EQ(kvt_decode(lease, TOKENS - WINDOW, WINDOW, 0, WINDOW_LAYERS, &layout), KVT_OK);
+    CHECK_EQ(oracle_check(&m->oracle, m->rows + TOKENS - WINDOW, WINDOW, 0, WINDOW_LAYERS, &layout),
+             0);
+    CHECK_EQ(kvt_decode(lease, TOKENS - LAST, LAST, 0, WINDOW_LAYERS, &layout), KVT_EINVAL);
+    CHECK_EQ(kvt_decode_rows(lease, 0, n, 0, WINDOW_LAYERS, &layout), KVT_EINVAL);
+    release(lease);
+    CHECK_EQ(e2e_count(d, "pages_viewed"), 0);
+}
+
 /* More pages a node than the daemon was configured for. */
 static void refused(const e2e_daemon *d) {
     kvt_client *client = NULL;
@@ -179,6 +219,7 @@ int main(void) {
     e2e_start(&d, settings);
     model_open(&m, &d, &geometry, TOKENS, 16);
     whole(&d, &m);
+    viewed(&d, &m);
     grow(&d, &m);
     come_back(&d, &m);
     part(&m);

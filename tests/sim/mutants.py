@@ -53,6 +53,23 @@ MUTANTS = [
      [("int node_is_sealed(const core *c, radix_node node) {\n",
        "int node_is_sealed(const core *c, radix_node node) {\n"
        "    return node_has(c, node, 0);\n")]),
+    ("a view whose pages are taken from under it", "daemon/core_room.c",
+     [("        page_is_viewed(c, page) || entry->state", "        entry->state"),
+      ("(radix_is_busy(c->tree, entry->node) || page_is_viewed(c, page))",
+       "radix_is_busy(c->tree, entry->node)")]),
+    ("a view that does not keep its window", "daemon/core_view.c",
+     [("        name_page(c, v->page);\n",
+       "        name_page(c, v->page);\n"
+       "        if (number * r->page_tokens >= l->sinks)\n"
+       "            page_drop(c, v->page);\n")]),
+    ("a view that lacks a row", "daemon/core_view.c",
+     [("view_rows_choose(NULL, h.tokens, req->sinks, req->window,",
+       "view_rows_choose(NULL, h.tokens, req->sinks, req->window - (req->window > 9),")]),
+    ("an importance that goes to the next row", "daemon/core_importance.c",
+     [("            if (first + row >= req->first_row)\n                note(c, node, row, ",
+       "            if (first + row >= req->first_row)\n                note(c, node, row ^ 1, ")]),
+    ("a page whose importance stays behind", "daemon/core_evict.c",
+     [("    importance_gone(c, node);\n", "")]),
     ("a pin that keeps nothing", "daemon/core_pin.c",
      [("    radix_pin(c->tree, p->tail);\n", ""),
       ("    p->number = 0;\n    node_unpin(c, p->tail);\n", "    p->number = 0;\n")]),

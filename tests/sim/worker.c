@@ -238,6 +238,7 @@ static void call_acquire(sim_world *w, sim_worker *k, int slot, int base) {
         memset(l, 0, sizeof *l);
         req.realm = k->realm;
         l->arena = k->arena;
+        sim_view_ask(w, l, &req);
     }
     uint32_t room = SIM_MAX_TOKENS - req.keep_tokens;
     uint32_t n = sim_below(w, (base ? 40 : SIM_MAX_TOKENS) + 1);
@@ -442,6 +443,12 @@ static void read_end(sim_world *w, sim_worker *k) {
     }
     uint32_t at = k->read_page * SIM_PAGE_TOKENS;
     uint32_t rows = l->held_tokens - at < SIM_PAGE_TOKENS ? l->held_tokens - at : SIM_PAGE_TOKENS;
+    if (l->is_view) {
+        sim_view_has(l, k->read_page, &rows);
+        w->n_view_alone +=
+            l->arena == w->boot - 1 &&
+            core_would_hold(w->core, k->realm, l->tokens, l->held_tokens) < l->held_tokens;
+    }
     uint32_t payload_slot = sim_rank(w, k) * w->geometry.n_groups + k->read_group;
     uint64_t wrong = sim_payload_wrong(w, payload_slot, l->tokens, k->read_page, rows,
                                        k->read_bytes, page->bytes);
@@ -454,6 +461,8 @@ static void read_lease(sim_world *w, sim_worker *k, uint32_t slot) {
     const sim_lease *l = &k->leases[slot];
     for (uint32_t group = 0; group < w->geometry.n_groups; group++)
         for (uint32_t page = l->first_page[group]; page < l->n_pages; page++) {
+            if (!l->pages[group][page].bytes)
+                continue; /* a view has no row in it */
             read_begin(w, k, slot, group, page);
             if (sim_chance(w, 60))
                 return; /* the other half later */
@@ -516,7 +525,9 @@ static void take_lease(sim_world *w, sim_worker *k, const uint8_t *body, size_t 
     w->n_hits += rep.held_tokens > 0;
     if (k->op == KVT_OP_ACQUIRE && l->request)
         sim_ranks_check(w, k, l);
-    take_lists(w, k, l, rep.n_lists, rep.lists);
+    sim_view_take(w, k, l, &rep);
+    if (!l->is_view)
+        take_lists(w, k, l, rep.n_lists, rep.lists);
 }
 
 static void take_seal(sim_world *w, sim_worker *k, const uint8_t *body, size_t n) {
@@ -642,6 +653,10 @@ static void do_next(sim_world *w, sim_worker *k) {
     } else {
         const sim_lease *l = slot >= 0 ? &k->leases[slot] : NULL;
         uint32_t what = sim_below(w, 10);
+        if (l && l->stale == 0 && sim_below(w, 12) == 0) {
+            sim_importance(w, k, (uint32_t)slot);
+            return;
+        }
         if (l && l->stale == 2)
             k->leases[slot].used = 0; /* it knows: of another daemon or another session */
         else if (l && what < 2)
@@ -650,6 +665,8 @@ static void do_next(sim_world *w, sim_worker *k) {
             call_seal(w, k, slot);
         else if (l && what < 5 && l->computing_tokens)
             call_wait(w, k, slot);
+        else if (l && l->is_view && what < 5 && sim_below(w, 8) == 0)
+            call_wait(w, k, slot); /* told the same once more */
         else if (l && what < 6)
             call_acquire(w, k, slot, 1);
         else if (l && what < 7 && room >= 0)

@@ -377,7 +377,7 @@ int main(int argc, char **argv) {
     uint64_t steps = 0, reads = 0, stale = 0, hits = 0, seals = 0, kills = 0, cuts = 0,
              restarts = 0, waits = 0, pins = 0, flushes = 0, flushed = 0, flushed_held = 0,
              told = 0, expired = 0, together = 0, down = 0, up = 0, written = 0, read = 0,
-             found = 0, lost = 0;
+             found = 0, lost = 0, views = 0, rows = 0, picks = 0, alone = 0;
     for (uint64_t i = 0; i < count; i++) {
         sim_run(w, seed + i, n_steps, trace);
         steps += w->n_steps, reads += w->n_reads, stale += w->n_stale_reads, hits += w->n_hits;
@@ -387,6 +387,8 @@ int main(int argc, char **argv) {
         down += w->n_down, up += w->n_up, written += w->n_disk_writes;
         read += w->n_disk_reads, found += w->n_found, lost += w->n_lost;
         told += w->n_events_told, expired += w->n_expired, together += w->n_together;
+        views += w->n_views, rows += w->n_view_rows, picks += w->n_view_picks;
+        alone += w->n_view_alone;
     }
     free(w);
     printf("%llu seeds from %llu: %llu events, %llu pages read (%llu stale, told so), %llu hits, "
@@ -400,13 +402,17 @@ int main(int argc, char **argv) {
            (unsigned long long)restarts);
     printf("%llu pages announced or taken back, %llu claims expired, %llu answers to ranks\n",
            (unsigned long long)told, (unsigned long long)expired, (unsigned long long)together);
+    printf("%llu views asked for, %llu rows told, %llu views with picks, %llu pages read when "
+           "their path was gone\n",
+           (unsigned long long)views, (unsigned long long)rows, (unsigned long long)picks,
+           (unsigned long long)alone);
     printf("%llu pages copied down, %llu up, %llu written to disk, %llu read, %llu found again, "
            "%llu disks lost\n",
            (unsigned long long)down, (unsigned long long)up, (unsigned long long)written,
            (unsigned long long)read, (unsigned long long)found, (unsigned long long)lost);
     /* A simulation in which nothing happens finds nothing. */
     CHECK(count < 20 || (reads && hits && seals && kills && cuts && waits && pins && flushes &&
-                         flushed && flushed_held && told && expired && together));
-    CHECK(count < 200 || (down && up && written && read && found && lost));
+                         flushed && flushed_held && told && expired && together && views && rows));
+    CHECK(count < 200 || (alone && picks && down && up && written && read && found && lost));
     return 0;
 }

@@ -35,6 +35,10 @@
  *     it read: against the payload oracle, a function of the token path, the rank and the layer
  * group
  *   - ranks that hold a lease of the same request were told the same
+ *   - importance is a function of the token path, too, and 0 of every other row: a view picks none
+ *     of those
+ *   - a view has the rows that it must have, no others, and their pages stay although all between
+ *     may go
  *   - what of a path with windows is held: against trying every length (core_audit)
  *   - a lease of a session that was never cut is never stale
  *   - a mirror that is kept by events alone is what the core says can be had, after every event,
@@ -131,6 +135,10 @@ typedef struct sim_lease {
     uint32_t n_pages;
     uint32_t first_page[SIM_MAX_GROUPS];
     kvt_wire_page pages[SIM_MAX_GROUPS][SIM_MAX_PAGES + 1];
+    int is_view; /* pages in which it has no row are zeros */
+    uint32_t sinks, window, budget;
+    uint32_t n_runs;
+    kvt_wire_run runs[SIM_MAX_TOKENS];
 } sim_lease;
 
 /* What the ranks of an engine ask for next. */
@@ -236,6 +244,8 @@ typedef struct sim_world {
     uint64_t n_passed;   /* pages that windows let go */
     uint64_t n_together; /* answers to ranks, compared */
     uint64_t n_steps, n_reads, n_stale_reads, n_hits, n_seals, n_kills, n_cuts, n_restarts, n_waits;
+    uint64_t n_views, n_view_rows, n_view_picks;
+    uint64_t n_view_alone; /* pages read by views whose path was gone */
     uint64_t n_down, n_up, n_disk_writes, n_disk_reads, n_found, n_lost;
 } sim_world;
 
@@ -294,6 +304,14 @@ void sim_keep_reply(sim_world *w, sim_worker *k, uint16_t op, const uint8_t *bod
 void sim_keep_check(sim_world *w); /* after each step */
 /* After the core has served this FLUSH. */
 void sim_flush_check(sim_world *w, const uint8_t *bytes, size_t n);
+
+/* view.c: leases of some rows */
+void sim_view_ask(sim_world *w, sim_lease *l, kvt_acquire_req *req); /* perhaps */
+/* The lease has its held_tokens; if it is a view it gets its runs and pages, and all is checked. */
+void sim_view_take(sim_world *w, const sim_worker *k, sim_lease *l, const kvt_lease_rep *rep);
+void sim_importance(sim_world *w, sim_worker *k, uint32_t slot); /* hands it in */
+/* Has the view a row of the page? *ret_rows: up to its last one. */
+int sim_view_has(const sim_lease *l, uint32_t page, uint32_t *ret_rows);
 
 /* payload.c: what the bytes of a page must be, for a slot (rank and layer group) */
 void sim_payload_encode(const sim_world *w, uint32_t slot, const uint32_t *tokens, uint32_t page,
