@@ -374,6 +374,32 @@ static void refused(e2e_worker *w) {
     CHECK_EQ(kvt_release(lease), KVT_OK);
 }
 
+/* As many pages as there can be, and no more; then there is room again. */
+static void too_many(const e2e_daemon *d, e2e_worker *w) {
+    enum { MAX_PAGES = 1024, MOST = MAX_PAGES / PAGES };
+    kvt_lease *leases[MOST], *other = NULL;
+    kvt_view all = {.window_tokens = PROMPT};
+    uint32_t tokens[E2E_MAX_TOKENS];
+    prompt(1, tokens);
+    fill(w, 1);
+    for (int i = 0; i < MOST; i++)
+        leases[i] = take(w, 1, all);
+    CHECK_EQ(e2e_count(d, "views"), MOST);
+    CHECK_EQ(e2e_count(d, "pages_viewed"), PAGES);
+    for (int i = 0; i < 2; i++) {
+        CHECK_EQ(kvt_acquire_view(w->client, tokens, PROMPT, NULL, 0, &all, 0, &other), KVT_ELIMIT);
+        CHECK(strstr(kvt_last_error(), "views name 1024 pages already"));
+    }
+    CHECK_EQ(e2e_count(d, "views"), MOST);
+    CHECK_EQ(kvt_release(leases[0]), KVT_OK);
+    leases[0] = take(w, 1, all);
+    for (int i = 0; i < MOST; i++) {
+        read_view(w, leases[i], 1);
+        CHECK_EQ(kvt_release(leases[i]), KVT_OK);
+    }
+    CHECK_EQ(e2e_count(d, "pages_viewed"), 0);
+}
+
 /* Holds a view until it is killed. */
 static int holder(const e2e_daemon *d, uint64_t seed) {
     e2e_worker w;
@@ -406,6 +432,7 @@ static void below(const e2e_daemon *d, e2e_worker *w) {
 static void above(const e2e_daemon *d, e2e_worker *w) {
     evicted(d, w);
     refused(w);
+    too_many(d, w);
     killed(d, w);
     picked(d, w);
     outgrown(w);

@@ -63,8 +63,8 @@ MUTANTS = [
        "        if (number * r->page_tokens >= l->sinks)\n"
        "            page_drop(c, v->page);\n")]),
     ("a view that lacks a row", "daemon/core_view.c",
-     [("view_rows_choose(NULL, h.tokens, req->sinks, req->window,",
-       "view_rows_choose(NULL, h.tokens, req->sinks, req->window - (req->window > 9),")]),
+     [("h.tokens, req->sinks, req->window,\n",
+       "h.tokens, req->sinks,\n                     req->window - (req->window > 9),\n")]),
     ("an importance that goes to the next row", "daemon/core_importance.c",
      [("            if (first + row >= req->first_row)\n                note(c, node, row, ",
        "            if (first + row >= req->first_row)\n                note(c, node, row ^ 1, ")]),
