@@ -3,8 +3,10 @@
  */
 #include "client/tool.h"
 
+#include <poll.h>
 #include <stdarg.h>
 #include <string.h>
+#include <unistd.h>
 
 static const tool_command *const commands[] = {
     &tool_status,  &tool_tree,   &tool_sessions, &tool_leases, &tool_watch,
@@ -83,9 +85,17 @@ int tool_code(kvt_status status) {
     }
 }
 
-/* What was printed must have arrived: a full disk behind `>` is a failure too. */
+static int reader_has_gone(void) {
+    struct pollfd out = {.fd = STDOUT_FILENO};
+    return poll(&out, 1, 0) == 1 && (out.revents & POLLERR);
+}
+
+/* What was printed must have arrived: a full disk behind `>` is a failure too. Who reads the first
+ * lines only, as head does, knows that there were more. */
 static int finish(int code) {
     int bad = fflush(stdout) != 0 || ferror(stdout);
+    if (bad && code <= TOOL_OK && reader_has_gone())
+        return TOOL_SYSTEM;
     if (bad && code <= TOOL_OK)
         return tool_fail(TOOL_SYSTEM, "standard output cannot be written");
     return code == TOOL_HELPED ? TOOL_OK : code;

@@ -68,6 +68,16 @@ def make_trace(path, n_requests):
             file.write(f"{i} 1536 1 - 0+1,{1 + 2 * i}+2\n")
 
 
+def nobody_reads(*arguments):
+    """As in front of head, which has read enough and gone: no word about it."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([KVTRUNK, *arguments], stdout=writer, stderr=subprocess.PIPE, text=True,
+                          check=False, timeout=GIVE_UP_S)
+    os.close(writer)
+    check(done.returncode != 0 and not done.stderr, f"{arguments}: {done}")
+
+
 def usage():
     expect(2, "kvtrunk status")
     expect(0, "kvtrunk replay", "--help")
@@ -176,6 +186,7 @@ def reports():
 
 
 def look_at_status(path):
+    nobody_reads("status", "--socket", path)
     report = json.loads(kvtrunk("status", "--json", "--socket", path).stdout)
     counts = report["counts"]
     with open(MANUAL, encoding="ascii") as file:
