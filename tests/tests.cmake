@@ -30,7 +30,7 @@ else()
 endif()
 kvt_test(sim SOURCES sim/world.c sim/daemon.c sim/worker.c sim/keep.c
          sim/mirror.c sim/payload.c sim/ranks.c sim/disk.c sim/view.c LIBS kvt_core
-         ARGS --count ${sim_seeds} TIMEOUT 400)
+         ARGS --count ${sim_seeds} TIMEOUT 900)
 kvt_test(sim_deep TARGET sim ARGS --seed 1000 --count 10000 LABELS slow TIMEOUT 3600)
 # The same with the arena on a GPU, which is a stand-in: cuda/README.md. Its kernels run thread by
 # thread on the CPU: under sanitizers that takes minutes a test.
