@@ -60,6 +60,43 @@ SIMD uint32_t chunk_elements(uint32_t dim, uint32_t c) {
     return dim - c * CHUNK < CHUNK ? dim - c * CHUNK : (uint32_t)CHUNK;
 }
 
+/*
+ * While codes are made of rows that are in the cache the memory has nothing to do. So row r of the
+ * n that are read or written is asked for ahead of its time; behind the last one come the first
+ * ones of the unit that is probably next, which lie behind this unit if its rows are side by side,
+ * and else behind each row (the next head of the token). A wrong guess does no harm: nothing is
+ * accessed.
+ */
+SIMD void fetch(bool to_write, uintptr_t at, uint32_t bytes) {
+    for (uint32_t i = 0; i < bytes; i += 64) {
+        if (to_write)
+            __builtin_prefetch((const void *)(at + i), 1, 3);
+        else
+            __builtin_prefetch((const void *)(at + i), 0, 3);
+    }
+}
+
+SIMD uintptr_t fetched_row(const uint8_t *first, size_t stride_bytes, uint32_t row_bytes,
+                           uint32_t r, uint32_t n) {
+    uintptr_t at = (uintptr_t)first + r * stride_bytes;
+    return r >= n && stride_bytes != row_bytes ? at + row_bytes - n * stride_bytes : at;
+}
+
+SIMD void fetch_row(bool to_write, const uint8_t *first, size_t stride_bytes, uint32_t row_bytes,
+                    uint32_t r, uint32_t n) {
+    fetch(to_write, fetched_row(first, stride_bytes, row_bytes, r, n), row_bytes);
+}
+
+/* How many rows ahead: enough for the memory's latency, little beside the cache. */
+SIMD uint32_t rows_ahead(uint32_t row_bytes) {
+    return (4096 + row_bytes - 1) / row_bytes;
+}
+
+/* The same of a row's codes: those that stand so far behind them. */
+SIMD void fetch_codes(bool to_write, const uint8_t *codes, uint32_t row_bytes) {
+    fetch(to_write, (uintptr_t)codes + (size_t)row_bytes * rows_ahead(row_bytes), row_bytes);
+}
+
 /* n < 64 bytes. Not memcpy: a call for a few bytes in each row costs more than the row. */
 SIMD void copy_few(uint8_t *to, const uint8_t *from, uint32_t n) {
     uint32_t at = 0;

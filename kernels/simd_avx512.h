@@ -105,12 +105,13 @@ SIMD void chunk_store_elements(uint32_t dtype, uint8_t *to, chunk c) {
     }
 }
 
-/* Byte 0 of each lane of two vectors, in their order. */
+/* The lanes of two vectors as bytes, in their order; they are -32768 .. 32767. (To pack and to
+ * permute costs less than to permute two registers.) */
 SIMD __m256i avx512_low_bytes(__m512i a, __m512i b) {
     const __m512i index =
-        _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 0x7c787470, 0x6c686460, 0x5c585450, 0x4c484440,
-                         0x3c383430, 0x2c282420, 0x1c181410, 0x0c080400);
-    return _mm512_castsi512_si256(_mm512_permutex2var_epi8(a, index, b));
+        _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 0x3e3c3a38, 0x2e2c2a28, 0x1e1c1a18, 0x0e0c0a08,
+                         0x36343230, 0x26242220, 0x16141210, 0x06040200);
+    return _mm512_castsi512_si256(_mm512_permutexvar_epi8(index, _mm512_packs_epi32(a, b)));
 }
 
 /* Rounded to nearest even, two's complement of 8 bits; -127 .. 127 after rounding. */
@@ -119,19 +120,16 @@ SIMD void chunk_store_i8(uint8_t *to, chunk c) {
     _mm256_storeu_si256((void *)to, bytes);
 }
 
-/* Low nibbles of the two halves of each lane of 64 bits, in its byte 0. */
-SIMD __m512i avx512_join_nibbles(__m512i x) {
-    /* 0xca: where the first has 1 the second, else the third */
-    return _mm512_ternarylogic_epi64(_mm512_set1_epi64(15), x, _mm512_srli_epi64(x, 28), 0xca);
-}
-
 /* The same of 4 bits: -8 .. 15 after rounding. */
 SIMD void chunk_store_i4(uint8_t *to, chunk c) {
-    const __m512i index = _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x78706860,
-                                           0x58504840, 0x38302820, 0x18100800);
-    __m512i a = avx512_join_nibbles(_mm512_cvtps_epi32(c.v[0]));
-    __m512i b = avx512_join_nibbles(_mm512_cvtps_epi32(c.v[1]));
-    _mm_storeu_si128((void *)to, _mm512_castsi512_si128(_mm512_permutex2var_epi8(a, index, b)));
+    const __m512i index = _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x3c382c28,
+                                           0x1c180c08, 0x34302420, 0x14100400);
+    __m512i words = _mm512_packs_epi32(_mm512_cvtps_epi32(c.v[0]), _mm512_cvtps_epi32(c.v[1]));
+    /* The low nibbles of two words in byte 0. 0xca: where the first has 1 the second, else the
+     * third. */
+    words =
+        _mm512_ternarylogic_epi32(_mm512_set1_epi32(15), words, _mm512_srli_epi32(words, 12), 0xca);
+    _mm_storeu_si128((void *)to, _mm512_castsi512_si128(_mm512_permutexvar_epi8(index, words)));
 }
 
 SIMD chunk chunk_of_i8(const uint8_t *from) {
@@ -168,27 +166,40 @@ SIMD void chunk_decode_i4(uint32_t dtype, uint8_t *to, const uint8_t *from, floa
     _mm512_storeu_si512(to, _mm512_permutexvar_epi16(codes, _mm512_broadcast_i64x4(half)));
 }
 
-/* As avx2_fp8; the result is byte 0 of each lane. */
+/*
+ * The magnitude, at most the largest one, as a float of 8 bits with that mantissa. As in avx2_fp8 a
+ * sum with a power of two rounds; its exponent then stands beside the significand, from where it is
+ * added to it. The code is byte 0 of each lane, too large by avx512_fp8_excess.
+ */
 SIMD __m512i avx512_fp8(fv x, int mantissa) {
-    const int min_normal = mantissa == 3 ? 121 : 113, largest = mantissa == 3 ? 0x7e : 0x7b;
-    __m512i bits = _mm512_castps_si512(x);
-    __m512i exponent = _mm512_and_si512(bits, _mm512_set1_epi32(0x7f800000));
+    const int min_normal = mantissa == 3 ? 121 : 113;
+    const float largest = mantissa == 3 ? 448 : 57344;
+    /* 0x0a: the smaller magnitude, without a sign */
+    fv magnitude = _mm512_range_ps(x, _mm512_set1_ps(largest), 0x0a);
+    __m512i exponent =
+        _mm512_and_si512(_mm512_castps_si512(magnitude), _mm512_set1_epi32(0x7f800000));
     exponent = _mm512_max_epi32(exponent, _mm512_set1_epi32(min_normal << 23));
     __m512i big = _mm512_add_epi32(exponent, _mm512_set1_epi32((23 - mantissa) << 23));
-    fv sum = _mm512_add_ps(fv_abs(x), _mm512_castsi512_ps(big));
-    __m512i significand = _mm512_sub_epi32(_mm512_castps_si512(sum), big);
-    __m512i field = _mm512_srli_epi32(exponent, (unsigned)(23 - mantissa));
-    field = _mm512_sub_epi32(field, _mm512_set1_epi32(min_normal << mantissa));
-    __m512i code =
-        _mm512_min_epi32(_mm512_add_epi32(significand, field), _mm512_set1_epi32(largest));
-    /* The sign from the number, the rest from the code. */
-    return _mm512_ternarylogic_epi32(_mm512_set1_epi32(0x7f), code, _mm512_srli_epi32(bits, 24),
-                                     0xca);
+    __m512i sum = _mm512_castps_si512(_mm512_add_ps(magnitude, _mm512_castsi512_ps(big)));
+    return _mm512_add_epi32(sum, _mm512_srli_epi32(sum, (unsigned)(23 - mantissa)));
+}
+
+SIMD __m256i avx512_fp8_excess(int mantissa) {
+    const int min_normal = mantissa == 3 ? 121 : 113;
+    return _mm256_set1_epi8((char)((min_normal + 23 - mantissa) << mantissa));
 }
 
 SIMD void chunk_store_fp8(uint8_t *to, chunk c, int mantissa) {
-    __m256i bytes = avx512_low_bytes(avx512_fp8(c.v[0], mantissa), avx512_fp8(c.v[1], mantissa));
-    _mm256_storeu_si256((void *)to, bytes);
+    const __m512i index =
+        _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 0x7c787470, 0x6c686460, 0x5c585450, 0x4c484440,
+                         0x3c383430, 0x2c282420, 0x1c181410, 0x0c080400);
+    __m512i both =
+        _mm512_permutex2var_epi8(avx512_fp8(c.v[0], mantissa), index, avx512_fp8(c.v[1], mantissa));
+    __m256i codes = _mm256_sub_epi8(_mm512_castsi512_si256(both), avx512_fp8_excess(mantissa));
+    __mmask32 minus = _mm512_kunpackw(_mm512_movepi32_mask(_mm512_castps_si512(c.v[1])),
+                                      _mm512_movepi32_mask(_mm512_castps_si512(c.v[0])));
+    codes = _mm256_mask_add_epi8(codes, minus, codes, _mm256_set1_epi8((char)0x80));
+    _mm256_storeu_si256((void *)to, codes);
 }
 
 /* Is there one of the two NaNs of e4m3 among 32 codes? */
@@ -209,6 +220,40 @@ SIMD chunk chunk_of_fp8(const uint8_t *from, int mantissa) {
     c.v[0] = _mm512_cvtph_ps(_mm512_castsi512_si256(halves));
     c.v[1] = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(halves, 1));
     return c;
+}
+
+/* As in simd_row.h, in one register. */
+#define KVT_SIMD_MAGNITUDES
+typedef __m512i magnitudes;
+
+SIMD magnitudes no_magnitudes(void) {
+    return _mm512_setzero_si512();
+}
+SIMD magnitudes larger_magnitudes(magnitudes m, const uint8_t *at) {
+    __m512i x = _mm512_and_si512(_mm512_loadu_si512(at), _mm512_set1_epi16(0x7fff));
+    return _mm512_max_epi16(m, x);
+}
+SIMD uint16_t largest_magnitude(magnitudes m) {
+    return wv_largest(_mm256_max_epi16(_mm512_castsi512_si256(m), _mm512_extracti64x4_epi64(m, 1)));
+}
+
+/* The largest magnitude of each of four chunks, which stand side by side. Two chunks are folded
+ * into one register, of which each keeps a half, two of these into one, and then that into itself.
+ */
+#define KVT_SIMD_FOUR_CHUNKS
+SIMD __m512i avx512_chunk_magnitudes(const uint8_t *at) {
+    return _mm512_and_si512(_mm512_loadu_si512(at), _mm512_set1_epi16(0x7fff));
+}
+SIMD __m512i avx512_fold_words(const uint8_t *at) {
+    __m512i a = avx512_chunk_magnitudes(at), b = avx512_chunk_magnitudes(at + CHUNK_BYTES);
+    return _mm512_max_epi16(_mm512_unpacklo_epi16(a, b), _mm512_unpackhi_epi16(a, b));
+}
+SIMD void largest_of_four_chunks(const uint8_t *at, uint16_t *amax) {
+    __m512i a = avx512_fold_words(at), b = avx512_fold_words(at + 2 * CHUNK_BYTES);
+    a = _mm512_max_epi16(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+    __m256i c = _mm256_max_epi16(_mm512_castsi512_si256(a), _mm512_extracti64x4_epi64(a, 1));
+    __m128i d = _mm_max_epi16(_mm256_castsi256_si128(c), _mm256_extracti128_si256(c, 1));
+    _mm_storel_epi64((void *)amax, _mm_max_epi16(d, _mm_unpackhi_epi64(d, d)));
 }
 
 /* Rounded to nearest even, as 32 integers of 16 bits. */

@@ -70,6 +70,11 @@ SIMD bool take_all_rows(uint32_t dtype, const kvt_unit *unit, const uint8_t *fro
     const float most = KVT_MAX_MAGNITUDE, most_sum = 128.0f * KVT_MAX_MAGNITUDE;
     for (uint32_t r = 0; r < unit->rows; r += ROWS_AT_ONCE) {
         uint32_t rows = unit->rows - r < ROWS_AT_ONCE ? unit->rows - r : (uint32_t)ROWS_AT_ONCE;
+        /* The rows are gone through twice: the next ones, half of them in each pass, are those of
+         * another unit. */
+        for (uint32_t i = 0; i < rows; i += 2)
+            fetch_row(false, from, stride_bytes, 2 * unit->dim, unit->rows + (r + i) / 2,
+                      unit->rows);
         take_rows(dtype, r == 0, from + r * stride_bytes, stride_bytes, rows, unit->dim, stats);
     }
     int taken = 1;
@@ -176,20 +181,6 @@ SIMD uint32_t channel_row_codes(channel_codec codec, uint32_t dtype, bool satura
     return clamped;
 }
 
-/*
- * The memory has nothing to do while codes are made of rows that are in the cache: meanwhile the
- * rows of the unit that is probably next can come. They lie behind this unit if its rows are side
- * by side, and else behind each row (the next head of the token). A wrong guess does no harm:
- * nothing is read.
- */
-SIMD void fetch_ahead(const kvt_unit *unit, const uint8_t *row, size_t stride_bytes) {
-    size_t row_bytes = 2 * (size_t)unit->dim;
-    uintptr_t next =
-        (uintptr_t)row + (stride_bytes == row_bytes ? unit->rows * row_bytes : row_bytes);
-    for (size_t i = 0; i < row_bytes; i += 64)
-        __builtin_prefetch((const void *)(next + i), 0, 3);
-}
-
 SIMD bool encode_channels(channel_codec codec, const kvt_unit *unit, uint32_t dtype,
                           const uint8_t *from, size_t stride_bytes, uint8_t *out,
                           uint32_t *saturated) {
@@ -205,7 +196,10 @@ SIMD bool encode_channels(channel_codec codec, const kvt_unit *unit, uint32_t dt
                                          &stats, codes + r * at.row_code_bytes);
     } else {
         for (uint32_t r = 0; r < unit->rows; r++) {
-            fetch_ahead(unit, from + r * stride_bytes, stride_bytes);
+            if (r % 2 == 0)
+                fetch_row(false, from, stride_bytes, 2 * unit->dim,
+                          unit->rows + (unit->rows + r) / 2, unit->rows);
+            fetch_codes(true, codes + r * at.row_code_bytes, at.row_code_bytes);
             channel_row_codes(codec, dtype, false, from + r * stride_bytes, unit->dim, &stats,
                               codes + r * at.row_code_bytes);
         }
@@ -263,8 +257,11 @@ SIMD void decode_channels(channel_codec codec, const kvt_unit *unit, uint32_t dt
             fv_store(stats.by + d + i * FV_LANES, fv_of_halves(s + 2 * FV_LANES * i));
     }
     const uint8_t *codes = in + at.codes_offset + (size_t)first_row * at.row_code_bytes;
-    for (uint32_t r = 0; r < n_rows; r++, codes += at.row_code_bytes, to += stride_bytes)
-        channel_row_decode(codec, dtype, codes, unit->dim, &stats, to);
+    for (uint32_t r = 0; r < n_rows; r++, codes += at.row_code_bytes) {
+        fetch_codes(false, codes, at.row_code_bytes);
+        fetch_row(true, to, stride_bytes, 2 * unit->dim, r + rows_ahead(2 * unit->dim), n_rows);
+        channel_row_decode(codec, dtype, codes, unit->dim, &stats, to + r * stride_bytes);
+    }
 }
 
 #define CHANNEL_CODEC(name, number, ...)                                                           \

@@ -179,7 +179,19 @@ SIMD bool encode_rotated(rotated_codec codec, const kvt_unit *unit, uint32_t dty
                          const uint8_t *from, size_t stride_bytes, uint8_t *out) {
     kvt_unit_layout at = kvt_unit_layout_of(unit->codec, unit->dim, unit->rows);
     uint32_t rotation = kvt_rotation_block(unit->dim);
+#ifdef KVT_SIMD_BLOCK_128
+    if (codec.bits == 4 && unit->dim % KVT_ROW_BLOCK == 0) {
+        bool taken = encode_blocks_128(unit, dtype, from, stride_bytes, out + at.row_stats_offset,
+                                       out + at.codes_offset);
+        if (taken)
+            zero_padding(out, &at, unit->rows);
+        return taken;
+    }
+#endif
     for (uint32_t r = 0; r < unit->rows; r++) {
+        fetch_row(false, from, stride_bytes, 2 * unit->dim, r + rows_ahead(2 * unit->dim),
+                  unit->rows);
+        fetch_codes(true, out + at.codes_offset + r * at.row_code_bytes, at.row_code_bytes);
         if (!encode_rotated_row(codec, dtype, from + r * stride_bytes, unit->dim, rotation,
                                 out + at.row_stats_offset + r * at.row_stats_bytes,
                                 out + at.codes_offset + r * at.row_code_bytes))
@@ -232,22 +244,36 @@ SIMD void decode_rotated_block(rotated_codec codec, uint32_t dtype, const uint8_
     }
 }
 
+SIMD void decode_whole_block(rotated_codec codec, uint32_t dtype, const uint8_t *codes, float scale,
+                             uint8_t *to) {
+#ifdef KVT_SIMD_BLOCK_128
+    if (codec.bits == 4 && block_128_fits(scale)) {
+        decode_block_128(dtype, codes, scale, to);
+        return;
+    }
+#endif
+    decode_rotated_block(codec, dtype, codes, KVT_ROW_BLOCK, KVT_ROW_BLOCK, scale, to);
+}
+
 SIMD void decode_rotated(rotated_codec codec, const kvt_unit *unit, uint32_t dtype,
                          const uint8_t *in, uint32_t first_row, uint32_t n_rows, uint8_t *to,
                          size_t stride_bytes) {
     kvt_unit_layout at = kvt_unit_layout_of(unit->codec, unit->dim, unit->rows);
     uint32_t rotation = kvt_rotation_block(unit->dim);
+    const uint8_t *first_to = to;
     for (uint32_t r = first_row; r < first_row + n_rows; r++, to += stride_bytes) {
         const uint8_t *scales = in + at.row_stats_offset + r * at.row_stats_bytes;
         const uint8_t *codes = in + at.codes_offset + r * at.row_code_bytes;
+        fetch_codes(false, codes, at.row_code_bytes);
+        fetch_row(true, first_to, stride_bytes, 2 * unit->dim,
+                  r - first_row + rows_ahead(2 * unit->dim), n_rows);
         for (uint32_t first = 0; first < unit->dim; first += KVT_ROW_BLOCK) {
             uint32_t left = unit->dim - first;
             const uint8_t *block = codes + first * codec.bits / 8;
             float scale =
                 kvt_mul(kvt_get_half(scales, first / KVT_ROW_BLOCK), KVT_ROTATED_SCALE_DOWN);
             if (left >= KVT_ROW_BLOCK && rotation == KVT_ROW_BLOCK)
-                decode_rotated_block(codec, dtype, block, KVT_ROW_BLOCK, KVT_ROW_BLOCK, scale,
-                                     to + 2 * first);
+                decode_whole_block(codec, dtype, block, scale, to + 2 * first);
             else
                 decode_rotated_block(codec, dtype, block,
                                      left < KVT_ROW_BLOCK ? left : (uint32_t)KVT_ROW_BLOCK,

@@ -1,7 +1,7 @@
 /*
  * simd_row.h - fp8t, i8v, i4s and fp8s in the words of simd.h. Included by cpu_NAME.c behind them.
  *
- * Encoding goes over eight rows at a time: the largest magnitude of every block, as an integer (the
+ * Encoding goes over some rows at a time: the largest magnitude of every block, as an integer (the
  * bits of magnitudes have the order of the magnitudes, and one comparison refuses); then the scale
  * arithmetic of all blocks, a vector at a time; then the codes. Whether any element is clamped is
  * seen at the largest one, because multiplication and rounding are monotonic: hardly any batch has
@@ -10,9 +10,16 @@
 #include "kernels/simd.h"
 
 enum {
-    BATCH_ROWS = 8,
+    BATCH_ROWS = 32,
     BATCH_BLOCKS = BATCH_ROWS * MAX_CHUNKS, /* i4s has a block in each chunk */
 };
+
+/* Rows that are gone over together: many, since the scale arithmetic is a long chain, with which
+ * only more of it overlaps; but they stay in the nearest cache. */
+SIMD uint32_t batch_rows(uint32_t dim) {
+    uint32_t fit = 4096 / dim;
+    return fit < 8 ? 8 : fit < BATCH_ROWS ? fit : (uint32_t)BATCH_ROWS;
+}
 
 /* One codec; always a constant, and every function that takes one is inlined. */
 typedef struct row_codec {
@@ -31,21 +38,44 @@ typedef struct row_batch {
     bool saturates;
 } row_batch;
 
+#ifndef KVT_SIMD_MAGNITUDES
+/* The largest magnitudes so far of the 32 places of a chunk, as bits. */
+typedef struct magnitudes {
+    wv a, b;
+} magnitudes;
+
+SIMD magnitudes no_magnitudes(void) {
+    return (magnitudes){wv_set(0), wv_set(0)};
+}
+SIMD magnitudes larger_magnitudes(magnitudes m, const uint8_t *at) {
+    const wv mask = wv_set(0x7fff);
+    m.a = wv_max(m.a, wv_and(wv_load(at), mask));
+    m.b = wv_max(m.b, wv_and(wv_load(at + 32), mask));
+    return m;
+}
+SIMD uint16_t largest_magnitude(magnitudes m) {
+    return wv_largest(wv_max(m.a, m.b));
+}
+#endif
+
 /* Largest magnitude of each block of a row, as bits. Returns the number of blocks. */
 SIMD uint32_t row_amax(const uint8_t *row, uint32_t dim, uint32_t block, uint16_t *amax) {
-    const wv magnitude = wv_set(0x7fff);
     uint8_t room[CHUNK_BYTES];
-    uint32_t n = 0;
-    for (uint32_t first = 0; first < dim; first += block) {
-        uint32_t end = first + block < dim ? first + block : dim;
-        wv a = wv_set(0), b = a;
-        for (uint32_t d = first; d < end; d += CHUNK) {
-            uint32_t elements = end - d < CHUNK ? end - d : (uint32_t)CHUNK;
-            const uint8_t *at = padded_source(row + 2 * d, 2 * elements, CHUNK_BYTES, room);
-            a = wv_max(a, wv_and(wv_load(at), magnitude));
-            b = wv_max(b, wv_and(wv_load(at + 32), magnitude));
-        }
-        amax[n++] = wv_largest(wv_max(a, b));
+    uint32_t n = 0, first = 0;
+#ifdef KVT_SIMD_FOUR_CHUNKS
+    for (; block == CHUNK && first + 4 * CHUNK <= dim; first += 4 * CHUNK, n += 4)
+        largest_of_four_chunks(row + 2 * first, amax + n);
+#endif
+    for (; first < dim; first += block) {
+        uint32_t left = dim - first, elements = left < block ? left : block, d = 0;
+        magnitudes largest = no_magnitudes();
+        for (; d + CHUNK <= elements; d += CHUNK)
+            largest = larger_magnitudes(largest, row + 2 * (first + d));
+        if (d < elements)
+            largest =
+                larger_magnitudes(largest, padded_source(row + 2 * (first + d), 2 * (elements - d),
+                                                         CHUNK_BYTES, room));
+        amax[n++] = largest_magnitude(largest);
     }
     return n;
 }
@@ -134,16 +164,17 @@ SIMD uint32_t row_codes(row_codec codec, uint32_t dtype, bool saturates, const u
     return clamped;
 }
 
-/* Up to BATCH_ROWS rows. False: an element is refused. */
+/* A batch: rows done .. done + rows - 1 of the unit. False: an element is refused. */
 SIMD bool batch_encode(row_codec codec, const kvt_unit *unit, uint32_t dtype, const uint8_t *from,
-                       size_t stride_bytes, uint32_t rows, uint8_t *stats, uint8_t *codes,
-                       uint32_t *clamped) {
+                       size_t stride_bytes, uint32_t done, uint32_t rows, uint8_t *stats,
+                       uint8_t *codes, uint32_t *clamped) {
+    uint32_t ahead = done + batch_rows(unit->dim) + rows_ahead(2 * unit->dim);
     uint32_t block = codec.scales == EACH_BLOCK ? kvt_row_block(unit->codec, unit->dim) : unit->dim;
     uint32_t n = 0, row_code_bytes = kvt_row_code_bytes(unit->codec, unit->dim);
     uint16_t largest = 0;
     row_batch batch;
     for (uint32_t r = 0; r < rows; r++)
-        n += row_amax(from + r * stride_bytes, unit->dim, block, batch.amax + n);
+        n += row_amax(from + (done + r) * stride_bytes, unit->dim, block, batch.amax + n);
     for (uint32_t i = n; i % FV_LANES; i++)
         batch.amax[i] = 0;
     for (uint32_t i = 0; i < n; i++)
@@ -155,7 +186,9 @@ SIMD bool batch_encode(row_codec codec, const kvt_unit *unit, uint32_t dtype, co
         memcpy(stats, batch.scale, 2 * (size_t)n);
     const float *inverse = batch.inverse;
     for (uint32_t r = 0; r < rows; r++, codes += row_code_bytes, inverse += n / rows) {
-        const uint8_t *row = from + r * stride_bytes;
+        const uint8_t *row = from + (done + r) * stride_bytes;
+        fetch_row(false, from, stride_bytes, 2 * unit->dim, ahead + r, unit->rows);
+        fetch_codes(true, codes, row_code_bytes);
         if (batch.saturates)
             *clamped += row_codes(codec, dtype, true, row, unit->dim, block, inverse, codes);
         else
@@ -167,10 +200,10 @@ SIMD bool batch_encode(row_codec codec, const kvt_unit *unit, uint32_t dtype, co
 SIMD bool encode_rows(row_codec codec, const kvt_unit *unit, uint32_t dtype, const uint8_t *from,
                       size_t stride_bytes, uint8_t *out, uint32_t *saturated) {
     kvt_unit_layout at = kvt_unit_layout_of(unit->codec, unit->dim, unit->rows);
-    uint32_t clamped = 0;
-    for (uint32_t r = 0; r < unit->rows; r += BATCH_ROWS) {
-        uint32_t rows = unit->rows - r < BATCH_ROWS ? unit->rows - r : (uint32_t)BATCH_ROWS;
-        if (!batch_encode(codec, unit, dtype, from + r * stride_bytes, stride_bytes, rows,
+    uint32_t clamped = 0, at_once = batch_rows(unit->dim);
+    for (uint32_t r = 0; r < unit->rows; r += at_once) {
+        uint32_t rows = unit->rows - r < at_once ? unit->rows - r : at_once;
+        if (!batch_encode(codec, unit, dtype, from, stride_bytes, r, rows,
                           out + at.row_stats_offset + r * at.row_stats_bytes,
                           out + at.codes_offset + r * at.row_code_bytes, &clamped))
             return false;
@@ -243,9 +276,14 @@ SIMD void decode_rows(row_codec codec, const kvt_unit *unit, uint32_t dtype, con
             for (uint32_t i = 0; i < rows * n_blocks; i += FV_LANES)
                 fv_store(scales + i, fv_of_halves(halves + i));
         }
-        for (uint32_t r = 0; r < rows; r++, codes += at.row_code_bytes, to += stride_bytes)
+        for (uint32_t r = 0; r < rows; r++, codes += at.row_code_bytes) {
+            fetch_codes(false, codes, at.row_code_bytes);
+            fetch_row(true, to, stride_bytes, 2 * unit->dim, done + r + rows_ahead(2 * unit->dim),
+                      n_rows);
             row_decode(codec, dtype, codes, unit->dim, block,
-                       own_scales ? scales + r * n_blocks : &unit->scale, to);
+                       own_scales ? scales + r * n_blocks : &unit->scale,
+                       to + (done + r) * stride_bytes);
+        }
         stats += rows * at.row_stats_bytes;
     }
 }

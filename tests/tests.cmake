@@ -110,7 +110,8 @@ kvt_test(test_disk_long TARGET test_disk ARGS 300 LABELS slow TIMEOUT 1800)
 # ./run bench. Not a test: what it prints is a timing, and means something on an idle machine only.
 file(GLOB bench_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/bench/*.c)
 add_executable(bench EXCLUDE_FROM_ALL ${bench_sources} e2e/e2e.c)
-target_link_libraries(bench PRIVATE kvt_core kvt_device kvt_disk kvtrunk_static kvt_oracle nng m)
+target_link_libraries(bench PRIVATE kvt_core kvt_device kvt_disk kvtrunk_static kvt_oracle nng m
+                      ${CMAKE_DL_LIBS})
 add_dependencies(bench kvtrunkd)
 
 kvt_script(e2e_daemon SCRIPT e2e_daemon.py LABELS e2e TIMEOUT 300)

@@ -38,9 +38,17 @@ typedef struct bench_pair {
 } bench_pair;
 typedef void (*bench_work)(void *context);
 bench_pair bench_turns(bench_work a, bench_work b, void *context, int rounds);
+/* The same for work of this thread alone, which waits for nothing: seconds that it ran, so that
+ * those in which the core worked for others do not count. */
+bench_pair bench_turns_alone(bench_work a, bench_work b, void *context, int rounds);
 
 /* Percentile (0 .. 100) of values, which are sorted for it. */
 double bench_percentile(double *values, size_t n, double percent);
+
+/* Work of bench_codec on `bytes` of 16-bit numbers: rows of llama.cpp's codecs, where they are at
+ * hand (codec_ggml.c). */
+void bench_codec_ggml(uint8_t *kv, uint8_t *coded, uint8_t *copy, size_t bytes, int repeats,
+                      int rounds, const char *size);
 
 /* The parts. Each reports its rows. A part that is not linked in is left out. */
 void bench_match(void);

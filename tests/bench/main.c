@@ -12,10 +12,14 @@
 
 static int json, missed;
 
-double bench_now(void) {
+static double seconds_of(clockid_t clock) {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(clock, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+double bench_now(void) {
+    return seconds_of(CLOCK_MONOTONIC);
 }
 
 static int compare(const void *a, const void *b) {
@@ -29,18 +33,19 @@ double bench_percentile(double *values, size_t n, double percent) {
     return values[at];
 }
 
-bench_pair bench_turns(bench_work a, bench_work b, void *context, int rounds) {
+static bench_pair take_turns(bench_work a, bench_work b, void *context, int rounds,
+                             clockid_t clock) {
     double *times = calloc((size_t)rounds * 3, sizeof *times);
     KVT_ASSERT(times);
     double *ratios = times + 2 * rounds;
     a(context); /* warm */
     b(context);
     for (int i = 0; i < rounds; i++) {
-        double start = bench_now();
+        double start = seconds_of(clock);
         a(context);
-        double middle = bench_now();
+        double middle = seconds_of(clock);
         b(context);
-        double end = bench_now();
+        double end = seconds_of(clock);
         times[i] = middle - start;
         times[rounds + i] = end - middle;
         ratios[i] = times[i] / times[rounds + i];
@@ -52,6 +57,14 @@ bench_pair bench_turns(bench_work a, bench_work b, void *context, int rounds) {
     pair.noise = 50.0 * (ratios[n * 3 / 4] - ratios[n / 4]) / pair.ratio;
     free(times);
     return pair;
+}
+
+bench_pair bench_turns(bench_work a, bench_work b, void *context, int rounds) {
+    return take_turns(a, b, context, rounds, CLOCK_MONOTONIC);
+}
+
+bench_pair bench_turns_alone(bench_work a, bench_work b, void *context, int rounds) {
+    return take_turns(a, b, context, rounds, CLOCK_THREAD_CPUTIME_ID);
 }
 
 void bench_report(const bench_row *row) {
