@@ -62,17 +62,39 @@ static void check_inside(const state_shape *s, const state_places *places, size_
     }
 }
 
+/* The second cache alone is the end of both, behind the same head. */
+static void check_partial(const state_shape *s, const uint32_t n_cells[2],
+                          const uint32_t first[2]) {
+    enum { HEAD = 8 };
+    size_t n_bytes = state_bytes(s, 0, n_cells), n_partial = state_bytes(s, 1, n_cells);
+    uint8_t *whole = calloc(1, n_bytes), *partial = calloc(1, n_partial + 1);
+    state_places places, own;
+    CHECK(whole && partial && n_partial < n_bytes);
+    partial[n_partial] = 0xee;
+    state_write(s, 0, n_cells, first, whole, &places);
+    state_write(s, 1, n_cells, first, partial, &own);
+    CHECK(memcmp(partial, whole, HEAD) == 0 && partial[n_partial] == 0xee);
+    CHECK(memcmp(partial + HEAD, whole + n_bytes - (n_partial - HEAD), n_partial - HEAD) == 0);
+    CHECK_EQ(own.cache[0].n_cells, 0);
+    for (int part = 0; part < 2; part++)
+        CHECK_EQ(places.cache[1].rows_at[part] - own.cache[1].rows_at[part], n_bytes - n_partial);
+    free(whole);
+    free(partial);
+}
+
 static void check_round(uint64_t *seed) {
     state_shape s = random_shape(seed), learnt;
     uint32_t n_cells[2] = {1 + check_below(seed, 9), 1 + check_below(seed, 9)};
     uint32_t first[2] = {check_below(seed, 5000), check_below(seed, 5000)};
     state_places places, found;
-    size_t n_bytes = state_bytes(&s, n_cells);
+    size_t n_bytes = state_bytes(&s, 0, n_cells);
     uint8_t *state = malloc(n_bytes + 1);
     CHECK(state);
     memset(state, 0xee, n_bytes + 1);
-    state_write(&s, n_cells, first, state, &places);
+    state_write(&s, 0, n_cells, first, state, &places);
     check_inside(&s, &places, n_bytes);
+    if (s.n_caches == 2)
+        check_partial(&s, n_cells, first);
     fill(&s, &places, state);
     CHECK_EQ(state[n_bytes], 0xee);
     CHECK_MSG(state_learn(state, n_bytes, why, sizeof why, &learnt) == KVT_OK, "%s", why);
@@ -124,11 +146,11 @@ static void check_refusals(void) {
     uint8_t state[256];
     state_places places;
     state_shape learnt;
-    size_t n_bytes = state_bytes(&s, n_cells);
+    size_t n_bytes = state_bytes(&s, 0, n_cells);
     CHECK(n_bytes <= sizeof state);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         memset(state, 0, sizeof state);
-        state_write(&s, n_cells, first, state, &places);
+        state_write(&s, 0, n_cells, first, state, &places);
         CHECK(state_learn(state, n_bytes, why, sizeof why, &learnt) == KVT_OK);
         CHECK(state[cases[i].at] != cases[i].value);
         state[cases[i].at] = cases[i].value;
@@ -139,7 +161,7 @@ static void check_refusals(void) {
     /* Three caches are one too many. */
     uint8_t *many = calloc(1, n_bytes * 4);
     CHECK(many);
-    state_write(&s, n_cells, first, many, &places);
+    state_write(&s, 0, n_cells, first, many, &places);
     for (int i = 1; i < 3; i++)
         memcpy(many + n_bytes + (size_t)(i - 1) * (n_bytes - 8), many + 8, n_bytes - 8);
     CHECK(state_learn(many, n_bytes + (n_bytes - 8), why, sizeof why, &learnt) == KVT_OK);

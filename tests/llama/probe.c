@@ -41,6 +41,7 @@ kvt_llama *probe_open(probe *p) {
                                  .socket = p->socket,
                                  .name = "probe",
                                  .seal_min_tokens = p->seal_min,
+                                 .whole_windows = p->whole,
                                  .scratch = -1};
     kvt_status status = kvt_llama_open(p->ctx, &options, &k);
     CHECK_MSG(status == KVT_OK, "%s: %s", kvt_status_name(status), kvt_llama_last_error());
@@ -74,14 +75,14 @@ void probe_prefix(probe *p, const llama_token *tokens, uint32_t n) {
     }
 }
 
-void probe_prompt(const probe *p, uint32_t prefix, uint32_t tail, llama_token *to) {
-    uint32_t from = prefix + 301;
-    CHECK(prefix < p->n_tokens);
-    memcpy(to, p->tokens, prefix * sizeof *to);
-    for (uint32_t i = 0; i < tail; i++, from++) {
-        while (from >= p->n_tokens || (i == 0 && p->tokens[from] == p->tokens[prefix]))
+void probe_prompt(const probe *p, uint32_t i, uint32_t prefix, uint32_t tail, llama_token *to) {
+    uint32_t start = i * p->apart, end = start + prefix, from = end + 301;
+    CHECK(end < p->n_tokens);
+    memcpy(to, p->tokens + start, prefix * sizeof *to);
+    for (uint32_t n = 0; n < tail; n++, from++) {
+        while (from >= p->n_tokens || (n == 0 && p->tokens[from] == p->tokens[end]))
             from = from + 1 < p->n_tokens ? from + 1 : 1;
-        to[prefix + i] = p->tokens[from];
+        to[prefix + n] = p->tokens[from];
     }
 }
 
@@ -139,6 +140,7 @@ static uint32_t *number_of(probe *p, const char *name) {
         {"prefix", &p->prefix}, {"tail", &p->tail},       {"chunk", &p->chunk},
         {"rounds", &p->rounds}, {"windows", &p->windows}, {"threads", &p->n_threads},
         {"ctx", &p->n_ctx},     {"from", &p->from},       {"seal-min", &p->seal_min},
+        {"apart", &p->apart},
     };
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (strcmp(name, numbers[i].name) == 0)
@@ -163,8 +165,8 @@ static void take_options(probe *p, int argc, char **argv) {
     for (int i = 2; i < argc; i++) {
         const char *name = argv[i] + 2;
         CHECK_MSG(strncmp(argv[i], "--", 2) == 0, "what is %s?", argv[i]);
-        if (strcmp(name, "window") == 0) {
-            p->window = 1;
+        if (strcmp(name, "window") == 0 || strcmp(name, "whole") == 0) {
+            *(name[1] == 'i' ? &p->window : &p->whole) = 1;
             continue;
         }
         CHECK_MSG(i + 1 < argc, "%s needs a value", argv[i]);
@@ -201,7 +203,7 @@ int main(int argc, char **argv) {
     } commands[] = {
         {"seed", probe_seed},   {"warm", probe_warm},   {"cold", probe_cold},
         {"realm", probe_realm}, {"first", probe_first}, {"codecs", probe_codecs},
-        {"pages", probe_pages},
+        {"pages", probe_pages}, {"hold", probe_hold},
     };
     probe p = {.kv_type = "f16",
                .chunk = 512,

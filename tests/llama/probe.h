@@ -11,8 +11,8 @@ typedef struct probe {
     const char *model_path, *text_path, *socket, *codec, *kv_type, *out;
     uint32_t list[PROBE_MAX_LIST]; /* --list: prefixes, or tails */
     uint32_t n_list;
-    uint32_t prefix, tail, from, chunk, rounds, windows, n_threads, n_ctx, seal_min;
-    int window;
+    uint32_t prefix, tail, from, chunk, rounds, windows, n_threads, n_ctx, seal_min, apart;
+    int window, whole;
     struct llama_model *model;
     const struct llama_vocab *vocab;
     struct llama_context_params params;
@@ -38,8 +38,9 @@ void probe_decode(struct llama_context *ctx, const llama_token *tokens, uint32_t
  */
 void probe_prefix(probe *p, const llama_token *tokens, uint32_t n);
 
-/* Fills to[0 .. prefix + tail): the text's first tokens, then others that go on differently. */
-void probe_prompt(const probe *p, uint32_t prefix, uint32_t tail, llama_token *to);
+/* Fills to[0 .. prefix + tail): tokens of the text, then others that go on differently. Prompt
+ * number i begins i * p->apart tokens behind the text's beginning. */
+void probe_prompt(const probe *p, uint32_t i, uint32_t prefix, uint32_t tail, llama_token *to);
 
 uint32_t probe_n_vocab(const probe *p);
 
@@ -49,6 +50,8 @@ int probe_warm(probe *p);
 int probe_cold(probe *p);
 /* probe_first.c */
 int probe_first(probe *p);
+/* probe_hold.c */
+int probe_hold(probe *p);
 /* probe_realm.c */
 int probe_realm(probe *p);
 /* probe_codecs.c */

@@ -78,11 +78,11 @@ int probe_first(probe *p) {
     p->ctx = probe_context(p, p->kv_type);
     kvt_llama *k = probe_open(p);
     CHECK(p->rounds > 0 && p->rounds <= MAX_ROUNDS);
-    probe_prompt(p, p->prefix, 1, prompt);
+    probe_prompt(p, 0, p->prefix, 1, prompt);
     save(p, prompt, &s);
     for (uint32_t i = 0; i < p->n_list; i++) {
         uint32_t tail = p->list[i];
-        probe_prompt(p, p->prefix, tail, prompt);
+        probe_prompt(p, 0, p->prefix, tail, prompt);
         for (int way = WARM; way < N_WAYS; way++) /* the first join is slower than any other */
             one(p, k, way, prompt, tail, &s, room);
         for (uint32_t round = 0; round < p->rounds; round++)

@@ -9,13 +9,14 @@ Checks, in this order; each starts a daemon of its own:
     bits       logits behind a loaded prefix are bit-equal to those behind one that is computed and
                cut at the same place: both models, f16 and quantised KV types, from another process;
                and they are not, where llama.cpp took another path (so the comparison can fail)
-    window     a model with sliding-window layers, of which only the window is kept: equal but for
-               the order in which llama.cpp adds up
+    groups     a model with sliding-window layers, of which the daemon keeps only the windows: the same
+               bits again, and the bytes held are what the arithmetic says
     tiers      the same bits from pages that went to disk and came up, and after the daemon was
                started anew, once in order and once after it was killed
     flight     four workers at once on one prefix of 2,000 tokens: it is computed once
     kills      a worker killed in its prefill, the daemon killed in a prefill, no daemon, the daemon
                back: the others go on, and their logits are bit-equal to those of a worker alone
+    memory     what four workers take that keep prompts for themselves, and with the daemon
     prompts    four workers, the questions of real few-shot tasks: a table
     first      time to the first token, warm against cold and against llama.cpp's own ways: a table
     codecs     (--long only) KL divergence and perplexity of each codec set, on real text: a table
@@ -47,6 +48,8 @@ GEMMA = "gemma-3-270m-q4_k_m.gguf"
 GEMMA_F16 = "gemma-3-270m.F16.gguf"
 MADE = {SMOLLM2: (SMOLLM2_PACKED, "q8_0"), SMOLLM2_F16: (SMOLLM2_PACKED, "f16"),
         GEMMA_F16: (GEMMA, "f16")}
+
+SMOLLM2_TOKEN_BYTES = 30 * 2 * 3 * 64 * 2  # layers, K and V, heads, head_dim, f16
 
 options = None
 folder = None
@@ -249,18 +252,32 @@ def largest_difference(a, b):
     return max(abs(x - y) for x, y in zip(struct.unpack(f"{n}f", a), struct.unpack(f"{n}f", b)))
 
 
-def warm_and_cold(daemon, which, prefixes, *more):
-    """Writes the logits of both; every prefix was loaded, to its last token."""
-    places = [os.path.join(folder, place) for place in ("warm", "cold")]
-    for place in places:
-        os.makedirs(place, exist_ok=True)
-    listed = ",".join(str(p) for p in prefixes)
-    seeded = probe("seed", which, "--socket", daemon.socket, "--prefix", max(prefixes), *more)
-    check(seeded[0]["sealed"] == max(prefixes), "not all was handed in:", seeded)
-    for line in probe("warm", which, "--socket", daemon.socket, "--list", listed, "--out",
-                      places[0], *more):
+def place(name):
+    path = os.path.join(folder, name)
+    os.makedirs(path, exist_ok=True)
+    return path
+
+
+def seed(daemon, which, prefixes, *more):
+    lines = probe("seed", which, "--socket", daemon.socket, "--list", ",".join(map(str, prefixes)), *more)
+    check([line["sealed"] for line in lines] == prefixes, "not all was handed in:", lines)
+    return lines
+
+
+def is_equal(what, which, prefix):
+    check(logits("warm", prefix) == logits("cold", prefix), which, what, "logits differ behind", prefix,
+          "tokens by", largest_difference(logits("warm", prefix), logits("cold", prefix)))
+
+
+def warm(daemon, which, prefixes, *more):
+    """Writes the logits; every prefix was loaded, to its last token."""
+    for line in probe("warm", which, "--socket", daemon.socket, "--list",
+                      ",".join(map(str, prefixes)), "--out", place("warm"), *more):
         check(line["loaded"] == line["prefix"] and line["cache"] == "KVT_OK", line)
-    probe("cold", which, "--list", listed, "--out", places[1], *more)
+
+
+def cold(which, prefixes, *more):
+    probe("cold", which, "--list", ",".join(map(str, prefixes)), "--out", place("cold"), *more)
 
 
 def realm():
@@ -276,34 +293,74 @@ def bits():
     with Daemon() as daemon:
         for which, kv_type in cases:
             prefixes = many if options.long else few if kv_type == "f16" else [500]
-            warm_and_cold(daemon, which, prefixes, "--kv", kv_type)
+            more = ["--kv", kv_type] + (["--whole"] if which == GEMMA else [])
+            seed(daemon, which, [max(prefixes)], *more)
+            warm(daemon, which, prefixes, *more)
+            cold(which, prefixes, *more)
             for prefix in prefixes:
-                check(logits("warm", prefix) == logits("cold", prefix), which, kv_type,
-                      "logits differ behind", prefix, "tokens by",
-                      largest_difference(logits("warm", prefix), logits("cold", prefix)))
+                is_equal(kv_type, which, prefix)
             print(f"    {which}, KV {kv_type}: bit-equal behind {', '.join(map(str, prefixes))} tokens")
             if (which, kv_type) == cases[0]:
                 # The comparison can fail: small micro-batches are computed by other code.
-                probe("cold", which, "--list", 500, "--chunk", 16, "--out",
-                      os.path.join(folder, "cold"))
+                cold(which, [500], "--chunk", 16)
                 check(logits("warm", 500) != logits("cold", 500),
                       "micro-batches of 16 gave the same bits")
 
 
-def window():
-    """llama.cpp keeps a window in a ring of cells; where it has gone round, it adds up in another
-    order than behind a loaded window. Its own logits with the window alone and with all of it kept
-    differ by as much."""
+def groups():
+    """Of the layers with a window the daemon keeps the windows where prompts end, and no more; behind
+    them the logits are bit-equal to those of a cold run that kept everything. A prompt that ends in
+    the middle of another finds nothing there, and is found once it has been computed.
+    With --window llama.cpp keeps the window in a ring of cells; where that has gone round, it adds up
+    in another order than behind a loaded window, as its own logits with swa_full do."""
     with Daemon() as daemon:
-        warm_and_cold(daemon, GEMMA, [1000, 2000], "--window")
-        own = {p: logits("cold", p) for p in (1000, 2000)}
-        probe("cold", GEMMA, "--list", 2000, "--out", os.path.join(folder, "cold"))
-        check(logits("warm", 1000) == own[1000], "logits differ behind 1000 tokens")
-        difference = largest_difference(logits("warm", 2000), own[2000])
-        usual = largest_difference(logits("cold", 2000), own[2000])
-        check(0 < difference < 3 * usual, "logits differ by", difference, "not by about", usual)
-        print(f"    window only: bit-equal behind 1000 tokens; behind 2000 logits differ by at most "
-              f"{difference:.2f}; llama.cpp's own, with the window and with all kept, by {usual:.2f}")
+        kept, whole = seed_bytes(daemon, 2000), seed_bytes(daemon, 2000, "--whole")
+        print(f"    2,000 tokens take {kept:,} bytes; with all rows of all layers {whole:,}: "
+              f"{kept / whole:.2f}")
+        check(seed(daemon, GEMMA, [1024])[0]["loaded"] == 0, "there was a window in the middle")
+        warm(daemon, GEMMA, [1024])
+    many = [64, 65, 333, 500, 512, 777, 1000, 1472, 2000]
+    prefixes, tail, whole_logits = many if options.long else [64, 500, 2000], 100, {}
+    for more in [(), ("--window",)] + [("--kv", "q8_0"), ("--kv", "bf16")] * options.long:
+        # Each is a path of its own, that ends there. llama.cpp adds up over tiles of cells in batches
+        # of 64 and more: rows that lie in other tiles would not show behind a shorter tail.
+        more += ("--apart", 100, "--tail", tail)
+        with Daemon() as daemon:
+            seed(daemon, GEMMA, prefixes, *more)
+            warm(daemon, GEMMA, prefixes, *more)
+        cold(GEMMA, prefixes, *more)
+        for prefix in prefixes:
+            if "--window" in more and prefix + tail > (2 + 1) * 512:
+                nearly_equal(prefix, whole_logits[prefix])
+            else:
+                is_equal(more, GEMMA, prefix)
+                whole_logits.setdefault(prefix, logits("cold", prefix))
+        print(f"    {' '.join(more[:-4])} as behind {', '.join(map(str, prefixes))} computed tokens")
+
+
+def nearly_equal(prefix, other):
+    """Their difference is of the size of llama.cpp's own."""
+    own = logits("cold", prefix)
+    difference = largest_difference(logits("warm", prefix), own)
+    usual = largest_difference(other, own)
+    check(0 < difference < 3 * usual, "logits differ by", difference, "not by about", usual)
+    print(f"    behind {prefix}, where the ring has gone round, by at most {difference:.2f}; "
+          f"llama.cpp's own with and without swa_full by {usual:.2f}")
+
+
+def used_bytes(daemon):
+    return daemon.counts()["arena_used_bytes"]
+
+
+def seed_bytes(daemon, n_tokens, *more):
+    """What a path takes in the arena, which must be what the arithmetic says."""
+    before, pages, total = used_bytes(daemon), -(-n_tokens // 64), 0
+    for group in seed(daemon, GEMMA, [n_tokens], *more)[0]["groups"]:
+        passed = (n_tokens - group["window"]) // 64 if group["window"] else 0
+        total += (pages - passed - 1) * group["page_bytes"] + group["last_bytes"]
+    used = used_bytes(daemon) - before
+    check(used == total, "the arena holds", used, "bytes; the arithmetic says", total)
+    return used
 
 
 def tiers():
@@ -312,11 +369,8 @@ def tiers():
     for i, path in enumerate(others_texts):
         with open(path, "w", encoding="utf-8") as file:
             file.write(whole_text()[10000 * (i + 1):])
-    places = [os.path.join(folder, place) for place in ("warm", "cold")]
-    for place in places:
-        os.makedirs(place, exist_ok=True)
     for which, prefix in cases:
-        probe("cold", which, "--list", prefix, "--out", places[1])
+        cold(which, [prefix])
         disk = os.path.join(folder, "disk")
         shutil.rmtree(disk, ignore_errors=True)
         with Daemon("arena=24MiB", "disk_dir=" + disk, "disk=1GiB") as daemon:
@@ -324,7 +378,7 @@ def tiers():
             def is_same(when):
                 def loaded():
                     line = probe("warm", which, "--socket", daemon.socket, "--list", prefix, "--out",
-                                 places[0])[0]
+                                 place("warm"))[0]
                     return line["loaded"] == prefix
                 until(loaded, f"all pages back {when}")
                 check(logits("warm", prefix) == logits("cold", prefix), which, "logits differ", when)
@@ -332,12 +386,12 @@ def tiers():
                 check(came >= prefix - 64, "only", came, "tokens came from below", when)
                 print(f"    {which}: bit-equal behind {prefix} tokens {when}")
 
-            probe("seed", which, "--socket", daemon.socket, "--prefix", prefix)
+            seed(daemon, which, [prefix])
             pages = -(-prefix // 64)
             until(lambda: daemon.counts()["pages_disk"] >= pages, "all pages on disk")
             # Three times 800 other tokens are twice the arena: the first pages have to leave it.
             for others in others_texts:
-                probe("seed", which, "--socket", daemon.socket, "--prefix", 800, text=others)
+                probe("seed", which, "--socket", daemon.socket, "--list", 800, text=others)
             is_same("after they went to disk")
             daemon.end()
             daemon.start()
@@ -348,7 +402,12 @@ def tiers():
 
 
 def flight():
-    with Daemon() as daemon, Crew(SMOLLM2, daemon.socket, 4) as workers:
+    for which in (SMOLLM2, GEMMA) if options.long else (SMOLLM2,):
+        fly(which)
+
+
+def fly(which):
+    with Daemon() as daemon, Crew(which, daemon.socket, 4) as workers:
         prefix = long_prefix()
         for i, worker in enumerate(workers):
             worker.begin(prefix + long_question(i))
@@ -363,17 +422,66 @@ def flight():
         own = 64 + len(long_question(0)) // 2
         check(computed <= max(tokens) + 3 * own, "the prefix was computed more than once:", answers)
         check(all(a["cache"] == "KVT_OK" for a in answers), answers)
-        memory(daemon, max(tokens))
+        if which == GEMMA:
+            return
+        used, private = used_bytes(daemon), 4 * max(tokens) * SMOLLM2_TOKEN_BYTES
+        print(f"    four private copies {private:,} bytes; the arena {used:,}, with the four questions: "
+              f"{used / private:.2f}")
+        check(used < private / 2, "sharing saves nothing")
 
 
-def memory(daemon, n_tokens):
-    row = daemon.report()["counts"]
-    used, pages = row["arena_used_bytes"], row["pages_sealed"]
-    token_bytes = 30 * 2 * 3 * 64 * 2  # layers, K and V, heads, head_dim, f16
-    private = 4 * n_tokens * token_bytes
-    print(f"    memory: four private copies {private:,} bytes; the arena {used:,} ({pages} pages, with "
-          f"the four questions): {used / private:.2f}")
-    check(used < private / 2, "sharing saves nothing")
+def taken_bytes(processes):
+    """Memory of processes: what each has mapped, added up (RSS), and with what they share counted
+    once (PSS)."""
+    total = {"Rss": 0, "Pss": 0}
+    for process in processes:
+        with open(f"/proc/{process.pid}/smaps_rollup", encoding="utf-8") as file:
+            for line in file:
+                name, _, rest = line.partition(":")
+                if name in total:
+                    total[name] += 1024 * int(rest.split()[0])
+    return total
+
+
+def memory():
+    n_workers, n_prompts, prefix = 4, 6 if options.long else 3, 1000
+
+    def take(n, *more):
+        """Four workers that have read n prompts each."""
+        arguments = [built("tests", "probe"), "hold", "--model", model(SMOLLM2), "--text",
+                     os.path.join(folder, "text"), "--prefix", str(prefix), "--rounds", str(n),
+                     "--ctx", "1536", *more]
+        workers = [subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+                   for _ in range(n_workers)]
+        try:
+            lines = [json.loads(worker.stdout.readline()) for worker in workers]
+            taken = taken_bytes(workers + ([daemon.process] if more else []))
+            computed = sum(line["computed"] for line in lines)
+        finally:
+            for worker in workers:
+                worker.stdin.close()
+                worker.wait(HANG_S)
+        check(all(worker.returncode == 0 for worker in workers), "a worker failed")
+        return taken, computed
+
+    # The daemon takes its arena when it starts: as much as it needs here.
+    with Daemon(f"arena={26 * n_prompts}MiB") as daemon:
+        empty = taken_bytes([daemon.process])
+        nothing, _ = take(0)
+        private, computed_private = take(n_prompts)
+        shared, computed_shared = take(n_prompts, "--socket", daemon.socket)
+        used = used_bytes(daemon)
+    copies = n_workers * n_prompts * prefix * SMOLLM2_TOKEN_BYTES
+    print(f"    four workers, {n_prompts} prompts of {prefix:,} tokens; arithmetic: {copies:,} bytes in "
+          f"private copies, {copies // n_workers:,} in one (the arena held {used:,})")
+    print(f"    {'':32}{'PSS':>15}{'RSS':>15}{'PSS over nothing':>18}{'computed':>10}")
+    rows = (("nothing kept", nothing, 0), ("states of their own", private, computed_private),
+            ("with kvtrunkd (and its own)", shared, computed_shared))
+    for name, taken, computed in rows:
+        print(f"    {name:32}{taken['Pss']:15,}{taken['Rss']:15,}{taken['Pss'] - nothing['Pss']:18,}"
+              f"{computed:10,}")
+    print(f"    the daemon, before: {empty['Pss']:,}")
+    check(shared["Pss"] < private["Pss"], "sharing saves nothing")
 
 
 def kills():
@@ -455,10 +563,9 @@ def prompts():
 
 def first():
     with Daemon() as daemon:
-        probe("seed", SMOLLM2, "--socket", daemon.socket)
-        lines = probe("first", SMOLLM2, "--socket", daemon.socket, "--list",
-                      "16,48,256" if options.long else "16,48", "--rounds",
-                      9 if options.long else 3, "--out", folder)
+        seed(daemon, SMOLLM2, [2000])
+        lines = probe("first", SMOLLM2, "--socket", daemon.socket, "--list", "16,48,256",
+                      "--rounds", 9 if options.long else 3, "--out", folder)
         print(f"    {'tail':>6}{'cold':>11}{'kvtrunk':>11}{'slot file':>11}{'own memory':>12}"
               f"{'cold/kvtrunk':>14}{'cold/memory':>13}{'share':>7}")
         for line in lines:
@@ -485,7 +592,8 @@ def codecs():
 
 # ------------------------------------------------------------------------------------------ main
 
-CHECKS = {c.__name__: c for c in (realm, bits, window, tiers, flight, kills, prompts, first, codecs)}
+CHECKS = {c.__name__: c for c in (realm, bits, groups, tiers, flight, memory, kills, prompts, first,
+                                codecs)}
 
 
 def main():

@@ -27,8 +27,9 @@ struct kvt_llama {
     llama_realm realm;
     uint32_t page_tokens, seal_min_tokens;
     uint32_t chunk_tokens;  /* computed, and handed in, at a time: a multiple of page_tokens */
-    uint32_t piece_tokens;  /* loaded at a time: a multiple of page_tokens */
-    uint32_t window_tokens; /* of the second cache's layers so many last tokens are kept; 0 = all */
+    uint32_t piece_tokens;  /* moved at a time: a multiple of page_tokens, at most chunk_tokens */
+    uint32_t window_tokens; /* of the second cache so many last tokens are loaded; 0 = all */
+    int has_groups;         /* and so many are kept by the daemon: a layer group for each cache */
     uint32_t wait_ms;
     kvt_client *client;
     struct llama_batch batch; /* chunk_tokens */
@@ -50,10 +51,11 @@ kvt_status llama_realm_fill(kvt_llama *k, const kvt_llama_options *options);
 kvt_status llama_state_room(kvt_llama *k, uint32_t n_cells);
 /* The state of the scratch sequence into k->state. */
 kvt_status llama_state_take(kvt_llama *k, state_places *ret_places);
-/* Appends held tokens [first, end) to the sequence, which holds those before; of a cache with a
- * window only what is less than the window away from held_tokens. On failure it is as it was. */
-kvt_status llama_load(kvt_llama *k, kvt_lease *lease, llama_seq_id sequence, uint32_t first,
-                      uint32_t end, uint32_t held_tokens);
+/* Appends held tokens [*done_tokens, end) to the sequence, which holds those before; of a cache
+ * with a window only what a token behind `end` can see. On success *done_tokens is end. On failure
+ * the sequence is as it was, or it is empty and *done_tokens is 0. */
+kvt_status llama_load(kvt_llama *k, kvt_lease *lease, llama_seq_id sequence, uint32_t end,
+                      uint32_t *done_tokens);
 /* Encodes pages [page, end_page) of the path, whose rows up to end_token the sequence holds. */
 kvt_status llama_encode_pages(kvt_llama *k, kvt_lease *lease, llama_seq_id sequence, uint32_t page,
                               uint32_t end_page, uint32_t end_token);

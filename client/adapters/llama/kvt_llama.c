@@ -11,7 +11,7 @@ enum {
     SEAL_MIN_TOKENS = 64, /* llama.cpp's CPU kernels for large batches begin there */
     TIMEOUT_MS = 1000,
     WAIT_MS = 60000,
-    PIECE_BYTES = 64 << 20,
+    PIECE_BYTES = 16 << 20,
 };
 
 static _Thread_local char last_error[LLAMA_WHY_BYTES] = "";
@@ -111,7 +111,8 @@ static kvt_status choose_sizes(kvt_llama *k, const kvt_llama_options *o) {
         if (n_swa == 0)
             return llama_fail(KVT_ENOTSUP, "two caches, and no sliding window: not known");
         k->chunk_tokens = least(k->chunk_tokens, n_swa);
-        k->window_tokens = o->context->swa_full ? 0 : n_swa;
+        k->has_groups = !o->whole_windows;
+        k->window_tokens = k->has_groups || !o->context->swa_full ? n_swa : 0;
     }
     k->chunk_tokens -= k->chunk_tokens % k->page_tokens;
     if (k->chunk_tokens < k->page_tokens || k->chunk_tokens < k->seal_min_tokens)
@@ -120,8 +121,8 @@ static kvt_status choose_sizes(kvt_llama *k, const kvt_llama_options *o) {
                           "%u that are handed in at a time",
                           llama_n_ubatch(k->ctx), n_swa, k->page_tokens, k->seal_min_tokens);
     const uint32_t one[STATE_MAX_CACHES] = {1, 1};
-    size_t pages = PIECE_BYTES / (state_bytes(&k->shape, one) * k->page_tokens);
-    k->piece_tokens = (pages ? (uint32_t)pages : 1) * k->page_tokens;
+    size_t pages = PIECE_BYTES / (state_bytes(&k->shape, 0, one) * k->page_tokens);
+    k->piece_tokens = least((pages ? (uint32_t)pages : 1) * k->page_tokens, k->chunk_tokens);
     return KVT_OK;
 }
 
@@ -131,7 +132,7 @@ static kvt_status make_buffers(kvt_llama *k) {
         if (!(k->page[part] = calloc(rows, k->shape.row_bytes[part])))
             return llama_fail(KVT_ENOMEM, "no memory for a page");
     k->batch = llama_batch_init((int32_t)k->chunk_tokens, 0, 1);
-    return k->batch.token ? llama_state_room(k, k->chunk_tokens + k->page_tokens)
+    return k->batch.token ? llama_state_room(k, k->piece_tokens)
                           : llama_fail(KVT_ENOMEM, "no memory for a batch");
 }
 

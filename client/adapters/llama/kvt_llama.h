@@ -28,6 +28,18 @@
  * They hold while the codec set is f16, and while the sequence's cells lie in order: in a context
  * that serves several sequences at once llama.cpp itself adds up in another order.
  *
+ * SLIDING WINDOWS. Layers that see the last W tokens only are a layer group of their own (LAYER
+ * GROUPS in kvtrunk.h): the daemon keeps of them what the places where prompts end, or part, need,
+ * and W tokens of them are loaded. A prompt that turns off in the middle of one that was computed
+ * in one go finds nothing there the first time, and leaves a window there for the next one.
+ * whole_windows 1 keeps all rows of such layers, in a realm of its own: more memory (6 times as
+ * much, say, with 5 such layers to 1), and every prefix of what was computed is found.
+ * llama.cpp itself keeps all rows with swa_full, else the window in a ring of cells. Where that
+ * ring has gone round, it adds up in another order than behind a window that was loaded, and the
+ * bits of logits differ by that. It does so too where several threads share the attention of one
+ * token (when text is generated, not in prompts of more), and with pages of less than 64 tokens.
+ * swa_full with whole_windows keeps the bits in all these cases.
+ *
  * WHAT IT CANNOT: contexts without flash attention (V is kept transposed), without kv_unified, or
  * without a sequence to spare; models whose layers differ in their heads, that keep no V (MLA),
  * recurrent state, or more than a position a token (M-RoPE). kvt_llama_open says so: KVT_ENOTSUP.
@@ -74,8 +86,9 @@ typedef struct kvt_llama_options {
      * that it gets on; then compute as well. 0 = 60000; KVT_LLAMA_NO_WAIT = never wait. */
     uint32_t wait_ms;
 
-    uint32_t page_tokens;     /* 0 = 64 */
+    uint32_t page_tokens;     /* 0 = 64; see SLIDING WINDOWS for smaller ones */
     uint32_t seal_min_tokens; /* 0 = 64. See THE SAME BITS: 1 hands in every row, and loses them */
+    int whole_windows;        /* 1: see SLIDING WINDOWS */
 
     /* A sequence of the context that is the library's own; -1 = the last one (n_seq_max - 1). */
     llama_seq_id scratch;
@@ -87,18 +100,17 @@ typedef struct kvt_llama_result {
     uint32_t n_tokens;
     uint32_t loaded_tokens;   /* of them, taken from the daemon */
     uint32_t computed_tokens; /* computed here: the rest */
-    uint32_t sealed_tokens;   /* leading tokens that are held for others after this call */
-    double waited_ms;         /* for other processes that computed the same */
-    double loading_ms;        /* decoding pages, and handing them to llama.cpp */
-    double computing_ms;      /* in llama_decode */
-    double sealing_ms;        /* taking pages from llama.cpp, encoding and handing in */
-    kvt_status cache;         /* KVT_OK, or the failure after which it went on alone */
+    uint32_t sealed_tokens; /* leading tokens that are held for others after this call, at least */
+    double waited_ms;       /* for other processes that computed the same */
+    double loading_ms;      /* decoding pages, and handing them to llama.cpp */
+    double computing_ms;    /* in llama_decode */
+    double sealing_ms;      /* taking pages from llama.cpp, encoding and handing in */
+    kvt_status cache;       /* KVT_OK, or the failure after which it went on alone */
 } kvt_llama_result;
 
 /* Sets in the parameters what the library needs: flash attention on, kv_unified, one sequence more.
- * Call it before llama_init_from_model. swa_full is set too: without it a model with sliding-window
- * layers takes less memory, and its logits behind a loaded prefix are equal but for the order in
- * which llama.cpp adds up (which changes them as much as swa_full itself does). */
+ * Call it before llama_init_from_model. swa_full is set too, for the same bits; without it a model
+ * with sliding-window layers takes less memory in the worker. See SLIDING WINDOWS. */
 void kvt_llama_context_params(struct llama_context_params *params);
 
 /*
@@ -121,7 +133,7 @@ void kvt_llama_close(kvt_llama *llama);
  * Errors: KVT_EINVAL (no tokens, a bad sequence), KVT_ELIMIT (more tokens than the context has room
  * for), KVT_EINTERNAL (llama_decode failed): the sequence is empty then.
  * Cost: what is held takes about 1 ms for 10 MB; each 512 computed tokens one more round trip or
- * two. Buffers for one state of at most 64 MiB are kept until kvt_llama_close.
+ * two. 16 MiB (or a page, if that is more) are kept for it until kvt_llama_close.
  */
 kvt_status kvt_llama_prefill(kvt_llama *llama, llama_seq_id sequence, const llama_token *tokens,
                              size_t n_tokens, kvt_llama_result *ret_result);

@@ -14,7 +14,7 @@ enum { OK = 0, BAD_USAGE = 2, FAILED = 1, MAX_PIECE_BYTES = 256 };
 typedef struct options {
     const char *model, *socket, *prefix_file, *codec, *name, *kv_type;
     unsigned n_ctx, n_batch, n_threads, n_predict, wait_ms;
-    int plain, window, json, verbose;
+    int plain, window, whole, json, verbose;
 } options;
 
 typedef struct worker {
@@ -55,7 +55,8 @@ static const char help[] =
     "iq4_nl\n"
     "  --codec SET       how pages are kept (default f16: the same bits)\n"
     "  --wait MS         for another worker that gets on (default 60000; 0: never)\n"
-    "  --window          keep only the window of sliding-window layers: less memory\n"
+    "  --window          keep only the window of sliding-window layers here: less memory\n"
+    "  --whole           keep all of such layers in kvtrunkd: more memory, every prefix is found\n"
     "  --no-cache        llama.cpp alone\n"
     "  --name NAME       shown in kvtrunk status\n"
     "  --json            a JSON object for each prompt on standard output, text and figures\n"
@@ -100,7 +101,7 @@ static const struct option long_options[] = {
     {"threads", 1, NULL, 't'}, {"kv", 1, NULL, 'k'},     {"codec", 1, NULL, 'e'},
     {"wait", 1, NULL, 'w'},    {"window", 0, NULL, 'W'}, {"no-cache", 0, NULL, 'p'},
     {"name", 1, NULL, 'N'},    {"json", 0, NULL, 'j'},   {"verbose", 0, NULL, 'v'},
-    {"help", 0, NULL, 'h'},    {NULL, 0, NULL, 0},
+    {"help", 0, NULL, 'h'},    {"whole", 0, NULL, 'A'},  {NULL, 0, NULL, 0},
 };
 
 static int take_option(options *o, int which, const char *value, const char *name) {
@@ -125,6 +126,9 @@ static int take_option(options *o, int which, const char *value, const char *nam
         return OK;
     case 'W':
         o->window = 1;
+        return OK;
+    case 'A':
+        o->whole = 1;
         return OK;
     case 'p':
         o->plain = 1;
@@ -199,6 +203,7 @@ static int open_cache(worker *w, const struct llama_context_params *params) {
                                .codec = o->codec,
                                .socket = o->socket,
                                .name = o->name ? o->name : "kvtrunk-llama",
+                               .whole_windows = o->whole,
                                .wait_ms = o->wait_ms ? o->wait_ms : KVT_LLAMA_NO_WAIT,
                                .scratch = -1};
     kvt_status status = kvt_llama_open(w->ctx, &cache, &w->cache);

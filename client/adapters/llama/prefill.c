@@ -46,20 +46,24 @@ static int went_well(prefill *p, kvt_status status) {
 /* --- from the daemon ----------------------------------------------------------------------------
  */
 
-static void load(prefill *p, uint32_t held_tokens) {
-    uint32_t end = least(held_tokens, p->n_tokens - 1); /* one is computed, for its logits */
-    if (end <= p->done_tokens)
+static void load(prefill *p, const kvt_lease_info *info) {
+    /* One is computed, for its logits. The lease leaves it out; not so once it has sealed
+     * something, and then the window may begin too late for a token less. */
+    uint32_t end = least(info->held_tokens, p->n_tokens - 1);
+    uint32_t window_from = p->k->has_groups ? info->first_token[1] : 0;
+    if (end <= p->done_tokens || (window_from && end + 1 < window_from + p->k->window_tokens))
         return;
     double start_ms = now_ms();
-    kvt_status status = llama_load(p->k, p->lease, p->sequence, p->done_tokens, end, end);
+    uint32_t before = p->done_tokens;
+    kvt_status status = llama_load(p->k, p->lease, p->sequence, end, &p->done_tokens);
     p->result.loading_ms += now_ms() - start_ms;
     if (status != KVT_OK) {
+        p->result.loaded_tokens = p->done_tokens ? p->result.loaded_tokens : 0;
         go_alone(p, status);
         return;
     }
-    p->result.loaded_tokens += end - p->done_tokens;
-    p->done_tokens = end;
-    p->next_page = held_tokens / p->k->page_tokens;
+    p->result.loaded_tokens += end - before;
+    p->next_page = info->held_tokens / p->k->page_tokens;
 }
 
 /* Others compute what comes next. Waits until they got on or stopped: 1; not in wait_ms: 0. */
@@ -86,7 +90,7 @@ static void load_and_wait(prefill *p) {
     kvt_lease_info info;
     while (p->lease) {
         kvt_lease_get(p->lease, &info);
-        load(p, info.held_tokens);
+        load(p, &info);
         /* Fewer tokens than are handed in are nobody's to wait for. */
         if (!p->lease || info.computing_tokens < p->k->seal_min_tokens ||
             p->k->wait_ms == KVT_LLAMA_NO_WAIT)
@@ -149,7 +153,7 @@ static void hand_in(prefill *p) {
     double start_ms = now_ms();
     kvt_status status = KVT_OK;
     /* A sliding window shows no more than its own length of the sequence. */
-    uint32_t step = k->chunk_tokens / k->page_tokens;
+    uint32_t step = k->piece_tokens / k->page_tokens;
     for (uint32_t page = p->next_page; page < end_page && status == KVT_OK; page += step)
         status = llama_encode_pages(k, p->lease, p->sequence, page, least(page + step, end_page),
                                     end_token);
@@ -173,7 +177,7 @@ static void look_ahead(prefill *p) {
     }
     uint32_t keep = info.claimed_tokens > info.held_tokens ? info.claimed_tokens : info.held_tokens;
     kvt_status status = kvt_extend(p->lease, keep, (const uint32_t *)p->tokens + keep,
-                                   p->n_tokens - keep, KVT_CLAIM);
+                                   p->n_tokens - keep, KVT_CLAIM | KVT_LEAVE_ONE);
     if (!went_well(p, status))
         return;
     kvt_lease_get(p->lease, &info);
@@ -229,8 +233,8 @@ kvt_status kvt_llama_prefill(kvt_llama *k, llama_seq_id sequence, const llama_to
                  .n_tokens = (uint32_t)n_tokens,
                  .result = {.n_tokens = (uint32_t)n_tokens}};
     llama_memory_seq_rm(k->memory, sequence, -1, -1);
-    if (went_well(
-            &p, kvt_acquire(k->client, (const uint32_t *)tokens, n_tokens, KVT_CLAIM, &p.lease))) {
+    if (went_well(&p, kvt_acquire(k->client, (const uint32_t *)tokens, n_tokens,
+                                  KVT_CLAIM | KVT_LEAVE_ONE, &p.lease))) {
         kvt_lease_info info;
         load_and_wait(&p);
         if (p.lease) {

@@ -196,6 +196,9 @@ static kvt_status geometry_fill(kvt_llama *k, const char *codec) {
     g->head_dim[1] = (uint32_t)(s->row_bytes[1] / 2 / n_heads);
     if (s->type[0] == GGML_TYPE_BF16 && halves)
         g->dtype = KVT_BF16;
+    g->n_groups = k->has_groups ? s->n_caches : 1;
+    for (uint32_t i = 0; i < g->n_groups && g->n_groups > 1; i++)
+        g->groups[i] = (kvt_group){s->n_layers[i], i ? k->window_tokens : 0};
     char why[LLAMA_WHY_BYTES] = "";
     kvt_status status = kvt_geometry_check(g, why, sizeof why);
     return status == KVT_OK ? status : llama_fail(KVT_ENOTSUP, "%s", why);

@@ -8,7 +8,9 @@
  *
  * seq_cp copies no rows in a unified cache: a cell is then of two sequences. kvt_decode writes
  * straight into the state that is handed to llama.cpp, kvt_encode reads straight from the one that
- * came, unless its rows lie unevenly: with two caches, or where a page's cells are scattered.
+ * came, unless its rows lie unevenly: where a page's cells are scattered, or two caches go into one
+ * layer group. A window is loaded last and at once, by llama.cpp's state of that cache alone
+ * (LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY), which takes the place of what the sequence has in it.
  */
 #include "client/adapters/llama/adapter.h"
 
@@ -17,7 +19,7 @@
 
 kvt_status llama_state_room(kvt_llama *k, uint32_t n_cells) {
     const uint32_t both[STATE_MAX_CACHES] = {n_cells, n_cells};
-    size_t room = state_bytes(&k->shape, both);
+    size_t room = state_bytes(&k->shape, 0, both);
     if (room <= k->state_room)
         return KVT_OK;
     uint8_t *more = realloc(k->state, room);
@@ -66,45 +68,86 @@ static kvt_status decode_cache(kvt_llama *k, kvt_lease *lease, uint32_t i, uint3
     return status == KVT_OK ? status : llama_fail(status, "%s", kvt_last_error());
 }
 
-/* first_of and n_cells: per cache, since the window's layers may be left out in front. */
-static kvt_status load_piece(kvt_llama *k, kvt_lease *lease, llama_seq_id sequence,
-                             const uint32_t first_of[STATE_MAX_CACHES],
-                             const uint32_t n_cells[STATE_MAX_CACHES]) {
-    state_places places;
-    size_t n_bytes = state_bytes(&k->shape, n_cells);
-    state_write(&k->shape, n_cells, first_of, k->state, &places);
-    for (uint32_t i = 0; i < k->shape.n_caches; i++) {
-        kvt_status status = decode_cache(k, lease, i, first_of[i], &places.cache[i]);
-        if (status != KVT_OK)
-            return status;
-    }
-    if (llama_state_seq_set_data(k->ctx, k->state, n_bytes, k->scratch) != n_bytes) {
+/* What the state in k->state says, behind what the sequence holds: by way of the scratch sequence.
+ */
+static kvt_status join(kvt_llama *k, llama_seq_id sequence, size_t n_bytes,
+                       llama_state_seq_flags flags) {
+    if (llama_state_seq_set_data_ext(k->ctx, k->state, n_bytes, k->scratch, flags) != n_bytes) {
         llama_memory_seq_rm(k->memory, k->scratch, -1, -1);
-        return llama_fail(KVT_EFULL, "llama.cpp did not take %u tokens: the context is full",
-                          n_cells[0]);
+        return llama_fail(KVT_EFULL,
+                          "llama.cpp did not take %zu bytes of rows: the context is full", n_bytes);
     }
     llama_memory_seq_cp(k->memory, k->scratch, sequence, -1, -1);
     llama_memory_seq_rm(k->memory, k->scratch, -1, -1);
     return KVT_OK;
 }
 
-kvt_status llama_load(kvt_llama *k, kvt_lease *lease, llama_seq_id sequence, uint32_t first,
-                      uint32_t end, uint32_t held_tokens) {
-    uint32_t window_from =
-        k->window_tokens && held_tokens > k->window_tokens ? held_tokens - k->window_tokens : 0;
+/* Tokens [first, first + n) into k->state: of the caches from first_cache to end_cache. */
+static kvt_status decode_piece(kvt_llama *k, kvt_lease *lease, uint32_t first_cache,
+                               uint32_t end_cache, uint32_t first, uint32_t n,
+                               size_t *ret_n_bytes) {
+    const uint32_t first_of[STATE_MAX_CACHES] = {first, first};
+    const uint32_t n_cells[STATE_MAX_CACHES] = {n, end_cache == STATE_MAX_CACHES ? n : 0};
+    state_places places;
+    kvt_status status = llama_state_room(k, n);
+    if (status == KVT_OK)
+        state_write(&k->shape, first_cache, n_cells, first_of, k->state, &places);
+    for (uint32_t i = first_cache; i < k->shape.n_caches && status == KVT_OK; i++)
+        status = decode_cache(k, lease, i, first, &places.cache[i]);
+    *ret_n_bytes = state_bytes(&k->shape, first_cache, n_cells);
+    return status;
+}
+
+static kvt_status load_rows(kvt_llama *k, kvt_lease *lease, llama_seq_id sequence, uint32_t first,
+                            uint32_t end) {
+    uint32_t end_cache = k->window_tokens ? 1 : STATE_MAX_CACHES;
     kvt_status status = KVT_OK;
     for (uint32_t at = first, n; at < end && status == KVT_OK; at += n) {
+        size_t n_bytes;
         n = end - at < k->piece_tokens ? end - at : k->piece_tokens;
-        uint32_t late = window_from > at ? window_from - at : 0;
-        late = late < n ? late : n;
-        const uint32_t first_of[STATE_MAX_CACHES] = {at, at + late};
-        const uint32_t n_cells[STATE_MAX_CACHES] = {n, n - late};
-        status = llama_state_room(k, n);
+        status = decode_piece(k, lease, 0, end_cache, at, n, &n_bytes);
         if (status == KVT_OK)
-            status = load_piece(k, lease, sequence, first_of, n_cells);
+            status = join(k, sequence, n_bytes, LLAMA_STATE_SEQ_FLAGS_NONE);
     }
+    return status;
+}
+
+/*
+ * The window's layers, as a token behind `end` sees them, in place of what the sequence has of
+ * them: then *left_tokens is 0 until all of it is there. It begins with a page although the window
+ * may not: llama.cpp adds up over tiles of 64 cells, so a row has to lie in the tile where it would
+ * lie in a cache that holds everything.
+ */
+static kvt_status load_window(kvt_llama *k, kvt_lease *lease, llama_seq_id sequence, uint32_t end,
+                              uint32_t *left_tokens) {
+    uint32_t seen = k->window_tokens - 1, first = end > seen ? end - seen : 0;
+    kvt_status status = KVT_OK;
+    first -= first % k->page_tokens;
+    for (uint32_t at = first, n; at < end && status == KVT_OK; at += n) {
+        size_t n_bytes;
+        n = end - at < k->piece_tokens ? end - at : k->piece_tokens;
+        status = decode_piece(k, lease, 1, STATE_MAX_CACHES, at, n, &n_bytes);
+        if (status != KVT_OK)
+            break;
+        *left_tokens = 0;
+        if (at > first)
+            status = join(k, sequence, n_bytes, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY);
+        else if (llama_state_seq_set_data_ext(k->ctx, k->state, n_bytes, sequence,
+                                              LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY) != n_bytes)
+            status = llama_fail(KVT_EFULL, "llama.cpp did not take a window: the context is full");
+    }
+    return status;
+}
+
+kvt_status llama_load(kvt_llama *k, kvt_lease *lease, llama_seq_id sequence, uint32_t end,
+                      uint32_t *done_tokens) {
+    uint32_t left = *done_tokens;
+    kvt_status status = load_rows(k, lease, sequence, left, end);
+    if (status == KVT_OK && k->window_tokens)
+        status = load_window(k, lease, sequence, end, &left);
+    *done_tokens = status == KVT_OK ? end : left;
     if (status != KVT_OK)
-        llama_memory_seq_rm(k->memory, sequence, (llama_pos)first, -1);
+        llama_memory_seq_rm(k->memory, sequence, (llama_pos)left, -1);
     return status;
 }
 
@@ -150,22 +193,38 @@ static kvt_status gather_page(kvt_llama *k, const state_places *places, uint32_t
     return KVT_OK;
 }
 
+/* Straight from the state, a layer group for each cache: 1 if the rows of all of them lie evenly.
+ */
+static int encode_evenly(kvt_llama *k, kvt_lease *lease, const state_places *places, uint32_t page,
+                         uint32_t n, uint32_t hint, kvt_status *ret_status) {
+    kvt_layout from[STATE_MAX_CACHES];
+    if (k->shape.n_caches != k->realm.realm.geometry.n_groups)
+        return 0;
+    for (uint32_t i = 0; i < k->shape.n_caches; i++) {
+        int64_t cell = even_run(k, &places->cache[i], page * k->page_tokens, n, hint);
+        if (cell < 0)
+            return 0;
+        layout_of(k, &places->cache[i], (uint32_t)cell, &from[i]);
+    }
+    kvt_status status = KVT_OK;
+    for (uint32_t i = 0; i < k->shape.n_caches && status == KVT_OK; i++)
+        status = kvt_encode_group(lease, page, i, &from[i]);
+    *ret_status = status;
+    return 1;
+}
+
 static kvt_status encode_page(kvt_llama *k, kvt_lease *lease, const state_places *places,
                               uint32_t page, uint32_t hint, uint32_t end_token) {
     uint32_t position = page * k->page_tokens, n = end_token - position;
     n = n < k->page_tokens ? n : k->page_tokens;
     kvt_layout from;
-    int64_t cell = -1;
-    if (k->shape.n_caches == 1)
-        cell = even_run(k, &places->cache[0], position, n, hint);
-    if (cell >= 0) {
-        layout_of(k, &places->cache[0], (uint32_t)cell, &from);
-    } else {
-        kvt_status status = gather_page(k, places, position, n, hint, &from);
+    kvt_status status;
+    if (!encode_evenly(k, lease, places, page, n, hint, &status)) {
+        status = gather_page(k, places, position, n, hint, &from);
         if (status != KVT_OK)
             return status;
+        status = kvt_encode(lease, page, &from);
     }
-    kvt_status status = kvt_encode(lease, page, &from);
     return status == KVT_OK ? status : llama_fail(status, "%s", kvt_last_error());
 }
 

@@ -215,9 +215,10 @@ int64_t state_find(const state_cache *cache, const uint8_t *bytes, uint32_t posi
 /* --- writing ------------------------------------------------------------------------------------
  */
 
-size_t state_bytes(const state_shape *shape, const uint32_t n_cells[STATE_MAX_CACHES]) {
+size_t state_bytes(const state_shape *shape, uint32_t first_cache,
+                   const uint32_t n_cells[STATE_MAX_CACHES]) {
     size_t total = HEAD_BYTES;
-    for (uint32_t i = 0; i < shape->n_caches; i++) {
+    for (uint32_t i = first_cache; i < shape->n_caches; i++) {
         total += CACHE_HEAD_BYTES;
         if (!n_cells[i])
             continue;
@@ -254,14 +255,15 @@ static void write_cache(const state_shape *shape, uint32_t i, uint32_t first_pos
     }
 }
 
-void state_write(const state_shape *shape, const uint32_t n_cells[STATE_MAX_CACHES],
+void state_write(const state_shape *shape, uint32_t first_cache,
+                 const uint32_t n_cells[STATE_MAX_CACHES],
                  const uint32_t first_position[STATE_MAX_CACHES], uint8_t *to,
                  state_places *ret_places) {
     uint8_t *at = to;
     memset(ret_places, 0, sizeof *ret_places);
     put(&at, magic, 4);
     put(&at, 0, 4);
-    for (uint32_t i = 0; i < shape->n_caches; i++) {
+    for (uint32_t i = first_cache; i < shape->n_caches; i++) {
         ret_places->cache[i].n_cells = n_cells[i];
         write_cache(shape, i, first_position[i], to, &at, &ret_places->cache[i]);
     }

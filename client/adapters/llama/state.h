@@ -54,14 +54,17 @@ kvt_status state_learn(const uint8_t *bytes, size_t n_bytes, char *why, size_t w
 kvt_status state_read(const state_shape *shape, const uint8_t *bytes, size_t n_bytes, char *why,
                       size_t why_bytes, state_places *ret_places);
 
-/* Bytes of a state with n_cells[i] cells in cache i. */
-size_t state_bytes(const state_shape *shape, const uint32_t n_cells[STATE_MAX_CACHES]);
+/* Bytes of a state with n_cells[i] cells in cache i, of which caches in front of first_cache are
+ * left out: with 1 it is what llama.cpp takes under LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY. */
+size_t state_bytes(const state_shape *shape, uint32_t first_cache,
+                   const uint32_t n_cells[STATE_MAX_CACHES]);
 
 /*
  * Writes everything but the rows: a state whose cache i has the positions first_position[i] .. in
  * order. to has room for state_bytes().
  */
-void state_write(const state_shape *shape, const uint32_t n_cells[STATE_MAX_CACHES],
+void state_write(const state_shape *shape, uint32_t first_cache,
+                 const uint32_t n_cells[STATE_MAX_CACHES],
                  const uint32_t first_position[STATE_MAX_CACHES], uint8_t *to,
                  state_places *ret_places);
 
