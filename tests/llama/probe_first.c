@@ -2,7 +2,7 @@
  * probe_first.c - time to the first token's logits, in turns within one process: computed cold;
  * loaded through the adapter; and with what llama.cpp's users have: a slot's file, and the state in
  * this process's memory (which is also the least that copying can take). Another process has handed
- * the prefix in before (probe seed).
+ * the prefix in before (probe seed). The tails of --list rise: a longer one may hold a shorter one.
  */
 #include "tests/llama/probe.h"
 
