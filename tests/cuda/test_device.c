@@ -340,6 +340,21 @@ static uint8_t *give_area(void) {
     return area;
 }
 
+/* CUDA opens a handle once in a process: who has it open already is counted, and it is closed for
+ * good, and can be opened anew, when the last one lets go. */
+static void open_again(const kvt_wire_memory *memory, kvt_cuda_opened **opened) {
+    kvt_cuda_opened *twice;
+    for (int i = 0; i < 10000; i++) {
+        CHECK_EQ(kvt_cuda_open_memory(memory, NULL, 0, &twice), KVT_OK);
+        CHECK(twice == *opened);
+        kvt_cuda_close_memory(twice);
+        if (i % 10)
+            continue;
+        kvt_cuda_close_memory(*opened);
+        CHECK_EQ(kvt_cuda_open_memory(memory, NULL, 0, opened), KVT_OK);
+    }
+}
+
 /* Reads the handle from descriptor 3, the data's first and last bytes from the GPU; waits until the
  * owner has closed its device; reads again. */
 static int child(void) {
@@ -351,6 +366,7 @@ static int child(void) {
     CHECK_EQ(kvt_cuda_open_memory(&memory, NULL, 0, &twice), KVT_OK);
     CHECK(twice == opened && kvt_cuda_opened_bytes(opened) == DATA_BYTES);
     kvt_cuda_close_memory(twice);
+    open_again(&memory, &opened);
     memory.bytes++; /* of the same memory another size: a lie */
     CHECK_EQ(kvt_cuda_open_memory(&memory, NULL, 0, &twice), KVT_EINVAL);
     memory.magic++;
@@ -387,6 +403,19 @@ static void use_area(kvt_device *d, const kvt_wire_memory *memory) {
     d->ops->unstage(d, NULL);
 }
 
+/* The arena itself, handed in as if it were a worker's area: nobody's staging is there. */
+static void refuse_own(kvt_device *d, const kvt_wire_memory *handle) {
+    kvt_staged *staged = NULL;
+    kvt_cuda_opened *opened = NULL;
+    char why[200] = "";
+    for (int i = 0; i < 3; i++) {
+        CHECK_EQ(kvt_cuda_open_memory(handle, why, sizeof why, &opened), KVT_EIO);
+        CHECK_MSG(!opened && strstr(why, "cannot be opened"), "%s", why);
+        CHECK_EQ(d->ops->stage(d, handle, &staged), KVT_EIO);
+        CHECK(!staged);
+    }
+}
+
 static void test_handle(void) {
     kvt_device *d = open_usual();
     kvt_wire_memory handle, area;
@@ -400,6 +429,7 @@ static void test_handle(void) {
     CHECK_EQ(d->ops->write_file(d, DATA_BYTES - 100, fd, 100, 100), KVT_OK);
     close(fd);
     CHECK_EQ(kvt_device_cuda_describe(d, &handle), KVT_OK);
+    refuse_own(d, &handle);
     int to[2], from[2];
     CHECK(pipe2(to, O_CLOEXEC) == 0 && pipe2(from, O_CLOEXEC) == 0);
     pid_t pid = fork();

@@ -1,14 +1,19 @@
 /*
- * kill.c - workers die under load: idle with leases, in the middle of filling, in the middle of a
- * call. Their leases and claims come back, the daemon's own audit holds at every step, and the
- * workers beside them notice nothing.
+ * kill.c - workers die under load: as soon as they are known, idle with leases, in the middle of
+ * filling, in the middle of a call. Their leases and claims come back, the daemon's own audit holds
+ * at every step, it keeps nothing of theirs open or mapped, and the workers beside them notice
+ * nothing.
  *
- * Argument: how many to kill in each of the three ways (50).
+ * Argument: how many to kill in each of the four ways (40).
  */
 #include "tests/e2e/e2e.h"
 
+#include <dirent.h>
 #include <signal.h>
+#include <time.h>
 #include <unistd.h>
+
+enum { HANG_S = 60 };
 
 /* Works until told to stop; any failed call but "no room" is the death of the test. */
 static int bystander(const e2e_daemon *d, uint64_t seed) {
@@ -29,6 +34,14 @@ static int bystander(const e2e_daemon *d, uint64_t seed) {
     }
     CHECK(w.served > 0);
     e2e_worker_close(&w);
+    return 0;
+}
+
+static int victim_new(const e2e_daemon *d, uint64_t seed) {
+    e2e_worker w;
+    e2e_worker_open(&w, d, seed, 20000);
+    e2e_say('r');
+    e2e_hear();
     return 0;
 }
 
@@ -69,11 +82,9 @@ static _Noreturn int victim_calling(const e2e_daemon *d, uint64_t seed) {
     }
 }
 
-static const e2e_jobs jobs[] = {{"bystander", bystander},
-                                {"idle", victim_idle},
-                                {"filling", victim_filling},
-                                {"calling", victim_calling},
-                                {NULL, NULL}};
+static const e2e_jobs jobs[] = {{"bystander", bystander},    {"new", victim_new},
+                                {"idle", victim_idle},       {"filling", victim_filling},
+                                {"calling", victim_calling}, {NULL, NULL}};
 
 static void kill_one(const e2e_daemon *d, const char *how, uint64_t seed, uint64_t others) {
     e2e_child child = e2e_spawn(d, how, seed);
@@ -86,11 +97,39 @@ static void kill_one(const e2e_daemon *d, const char *how, uint64_t seed, uint64
     e2e_await(d, "sessions", others + 1);
 }
 
+/* Descriptors that the daemon has open, and mappings of what others gave it: connections, staging
+ * files, memory of the GPU's stand-in. */
+static uint32_t things_open(const e2e_daemon *d) {
+    char path[64], line[1024];
+    uint32_t n = 0;
+    snprintf(path, sizeof path, "/proc/%d/fd", d->pid);
+    DIR *fds = opendir(path);
+    CHECK(fds);
+    while (readdir(fds))
+        n++;
+    closedir(fds);
+    snprintf(path, sizeof path, "/proc/%d/maps", d->pid);
+    FILE *maps = fopen(path, "r");
+    CHECK(maps);
+    while (fgets(line, sizeof line, maps))
+        n += strstr(line, "kvtrunk-") || strstr(line, "fake-cuda");
+    fclose(maps);
+    return n;
+}
+
+/* What ended a moment ago is closed a moment later. */
+static void await_things(const e2e_daemon *d, uint32_t n) {
+    time_t start = time(NULL);
+    while (things_open(d) > n)
+        CHECK_MSG(time(NULL) - start < HANG_S, "the daemon has %u things open, and had %u",
+                  things_open(d), n);
+}
+
 int main(int argc, char **argv) {
     int child = e2e_child_main(argc, argv, jobs);
     if (child >= 0)
         return child;
-    uint64_t each = argc > 1 ? strtoull(argv[1], NULL, 10) : 50;
+    uint64_t each = argc > 1 ? strtoull(argv[1], NULL, 10) : 40;
     enum { OTHERS = 3 };
     e2e_daemon d = {0};
     e2e_child others[OTHERS];
@@ -101,10 +140,16 @@ int main(int argc, char **argv) {
         others[i] = e2e_spawn(&d, "bystander", 1000 + (uint64_t)i);
         CHECK_EQ(e2e_child_hear(&others[i]), 'r');
     }
-    static const char *const ways[] = {"idle", "filling", "calling"};
-    for (int way = 0; way < 3; way++)
-        for (uint64_t i = 0; i < each; i++)
-            kill_one(&d, ways[way], 100 * (uint64_t)way + i, OTHERS);
+    static const char *const ways[] = {"new", "idle", "filling", "calling"};
+    enum { WAYS = sizeof ways / sizeof *ways };
+    uint32_t baseline = 0;
+    for (uint64_t i = 0; i < each; i++) {
+        for (uint64_t way = 0; way < WAYS; way++)
+            kill_one(&d, ways[way], 100 * way + i, OTHERS);
+        if (i == 0)
+            baseline = things_open(&d);
+    }
+    await_things(&d, baseline);
     for (int i = 0; i < OTHERS; i++) {
         e2e_child_say(&others[i], 's');
         CHECK_EQ(e2e_child_end(&others[i]), 0);
@@ -113,7 +158,7 @@ int main(int argc, char **argv) {
     e2e_await(&d, "leases", 0);
     CHECK_EQ(e2e_count(&d, "pages_pinned"), 0);
     CHECK_EQ(e2e_count(&d, "pages_filling"), 0);
-    CHECK_EQ(e2e_count(&d, "sessions_died"), 3 * each);
+    CHECK_EQ(e2e_count(&d, "sessions_died"), WAYS * each);
     CHECK_EQ(e2e_count(&d, "frames_used"), e2e_count(&d, "pages_evictable"));
     e2e_finish(&d);
     return 0;

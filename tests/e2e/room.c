@@ -1,0 +1,128 @@
+/*
+ * room.c - what is said to be used is what is there, however often pages come and go; what can
+ * never fit is refused in words; a tier of no size is none.
+ *
+ * Argument: how many rounds of coming and going (1,000).
+ */
+#include "tests/e2e/e2e.h"
+
+enum { PAGE = E2E_PAGE_TOKENS, N = 3 * PAGE + 5, N_PAGES = 4 };
+
+static void make_path(uint32_t which, uint32_t *tokens) {
+    for (uint32_t i = 0; i < E2E_MAX_TOKENS; i++)
+        tokens[i] = 1000 * which + i;
+}
+
+static void fill(e2e_worker *w, const uint32_t *tokens, size_t n) {
+    kvt_lease *lease;
+    CHECK_EQ(kvt_acquire(w->client, tokens, n, KVT_CLAIM, &lease), KVT_OK);
+    CHECK_EQ(e2e_fill(w, lease, tokens, SIZE_MAX), KVT_OK);
+    CHECK_EQ(kvt_release(lease), KVT_OK);
+}
+
+static uint32_t held_of(e2e_worker *w, const uint32_t *tokens, size_t n) {
+    kvt_lease *lease;
+    kvt_lease_info info;
+    CHECK_EQ(kvt_acquire(w->client, tokens, n, 0, &lease), KVT_OK);
+    kvt_lease_get(lease, &info);
+    CHECK_EQ(e2e_read(w, lease, tokens), KVT_OK);
+    CHECK_EQ(kvt_release(lease), KVT_OK);
+    return info.held_tokens;
+}
+
+/* --- coming and going ---------------------------------------------------------------------------
+ */
+
+static const char *const used[] = {"arena_used_bytes", "frames_used",   "pages_host",
+                                   "host_used_bytes",  "pages_disk",    "disk_used_bytes",
+                                   "pages_dirty",      "pages_filling", "pages_evictable"};
+
+static void nothing_used(const e2e_daemon *d) {
+    for (size_t i = 0; i < sizeof used / sizeof *used; i++)
+        CHECK_MSG(e2e_count(d, used[i]) == 0, "%s is %llu, and nothing is there", used[i],
+                  (unsigned long long)e2e_count(d, used[i]));
+    CHECK_EQ(e2e_count(d, "pages_free"), e2e_count(d, "pages_max"));
+}
+
+static void come_and_go(uint32_t rounds) {
+    e2e_daemon d = {0};
+    e2e_worker w;
+    uint32_t tokens[E2E_MAX_TOKENS];
+    kvt_flush_info flushed;
+    char folder[] = "/tmp/kvtrunk-e2e-disk-XXXXXX", disk_dir[96], command[128];
+    CHECK(mkdtemp(folder));
+    snprintf(disk_dir, sizeof disk_dir, "disk_dir=%s", folder);
+    const char *settings[] = {"arena=1MiB", "host=1MiB",     disk_dir,
+                              "disk=16MiB", "max_pages=400", NULL};
+    e2e_start(&d, settings);
+    e2e_worker_open(&w, &d, 1, 20000);
+    for (uint32_t round = 0; round < rounds; round++) {
+        make_path(round, tokens);
+        fill(&w, tokens, N);
+        if (round % 8 == 0) /* else it goes from wherever it has got to */
+            e2e_await(&d, "pages_disk", N_PAGES);
+        CHECK_EQ(kvt_flush(w.client, KVT_FLUSH_TENANT, 0, NULL, 0, &flushed), KVT_OK);
+        CHECK_EQ(flushed.pages, N_PAGES);
+        if (round % 100 == 0)
+            nothing_used(&d);
+    }
+    e2e_await(&d, "jobs", 0);
+    nothing_used(&d);
+    CHECK_EQ(e2e_count(&d, "pages_sealed"), (uint64_t)rounds * N_PAGES);
+    CHECK_EQ(e2e_count(&d, "pages_flushed"), (uint64_t)rounds * N_PAGES);
+    CHECK_EQ(e2e_count(&d, "pages_evicted"), 0);
+    CHECK_EQ(e2e_count(&d, "tier_errors"), 0);
+    make_path(0, tokens);
+    fill(&w, tokens, N);
+    CHECK_EQ(held_of(&w, tokens, N), N);
+    e2e_worker_close(&w);
+    e2e_finish(&d);
+    snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    CHECK_EQ(system(command), 0);
+}
+
+/* --- a page too large ---------------------------------------------------------------------------
+ */
+
+/* 1 MiB a page, in halves. */
+static kvt_realm large(uint32_t page_tokens) {
+    kvt_realm realm = {.model = "large pages"};
+    kvt_geometry_init(&realm.geometry, 32, 4, 128, page_tokens);
+    return realm;
+}
+
+static void too_large(void) {
+    e2e_daemon d = {0};
+    e2e_worker w;
+    uint32_t tokens[E2E_MAX_TOKENS];
+    kvt_client *client = NULL;
+    kvt_realm realm = large(64); /* 4 MiB */
+    const char *settings[] = {"arena=2MiB", "max_pages=200", "page_tokens=64", NULL};
+    e2e_start(&d, settings);
+    kvt_status status = kvt_open(&(kvt_options){.socket = d.socket}, &realm, &client);
+    CHECK_MSG(status == KVT_ELIMIT && !client, "%s", kvt_status_name(status));
+    const char *why = kvt_last_error();
+    CHECK_MSG(strstr(why, "the arena has 2097152") && strstr(why, "enlarge"), "%s", why);
+    CHECK_EQ(e2e_count(&d, "realms"), 0);
+    e2e_worker_open(&w, &d, 1, 20000); /* who has smaller ones is served */
+    for (uint32_t i = 0; i < 30; i++) {
+        make_path(i, tokens);
+        fill(&w, tokens, 12 * PAGE);
+    }
+    CHECK_EQ(held_of(&w, tokens, 12 * PAGE), 12 * PAGE);
+    /* No lower tier: what goes is gone, and no tier has any of it. */
+    CHECK(e2e_count(&d, "pages_evicted") > 0);
+    static const char *const none[] = {"host_bytes",    "host_used_bytes", "pages_host",
+                                       "disk_bytes",    "disk_used_bytes", "pages_disk",
+                                       "pages_demoted", "pages_written",   "pages_dirty"};
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++)
+        CHECK_MSG(e2e_count(&d, none[i]) == 0, "%s", none[i]);
+    e2e_worker_close(&w);
+    e2e_finish(&d);
+}
+
+int main(int argc, char **argv) {
+    too_large();
+    come_and_go(argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : 1000);
+    return 0;
+}
