@@ -60,8 +60,9 @@ typedef struct core_copy {
     uint32_t bytes;
     uint32_t rows;               /* that the page must say it has */
     const kvt_page_shape *shape; /* SEAL, UP */
-    kvt_status status; /* out: KVT_OK, KVT_EIO, KVT_ECORRUPT, KVT_EGEOMETRY, KVT_EVERSION; of the
-                          disk: KVT_ENOENT, KVT_EFULL, KVT_EEXIST, KVT_EORDER */
+    kvt_status status;  /* out: KVT_OK, KVT_EIO, KVT_ECORRUPT, KVT_EGEOMETRY, KVT_EVERSION; of the
+                           disk: KVT_ENOENT, KVT_EFULL, KVT_EEXIST, KVT_EORDER */
+    uint32_t saturated; /* SEAL: out: values that a scale of the engine's own clamped */
     /* the core's own */
     uint32_t frame;
     uint64_t page;
@@ -289,10 +290,12 @@ typedef struct core_counts {
     uint64_t partial_hits; /* that ended inside a page */
     uint64_t misses;       /* nothing held */
     uint64_t pages_sealed;
-    uint64_t pages_duplicate; /* sealed by two; one copy stayed */
-    uint64_t pages_corrupt;   /* refused: header, checksum, length */
-    uint64_t pages_replaced;  /* short pages that a longer one took the place of */
-    uint64_t pages_passed;    /* out of a group's window: let go while their node stayed */
+    uint64_t pages_duplicate;  /* sealed by two; one copy stayed */
+    uint64_t pages_corrupt;    /* refused: header, checksum, length */
+    uint64_t values_saturated; /* of sealed pages: clamped, since the engine's one scale for all was
+                                  too small for them */
+    uint64_t pages_replaced;   /* short pages that a longer one took the place of */
+    uint64_t pages_passed;     /* out of a group's window: let go while their node stayed */
     uint64_t pages_evicted;
     uint64_t bytes_evicted;
     uint64_t seals_refused_full;

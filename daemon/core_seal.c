@@ -270,6 +270,7 @@ static kvt_status copy_settle(core *c, const session *s, const core_job *job, co
     copy->frame = PAGE_NO_FRAME;
     tier_sealed(c, copy->page, job->realm, copy->slot, copy->bytes);
     c->counts.pages_sealed++;
+    c->counts.values_saturated += copy->saturated;
     node_settle(c, r, copy->node);
     return KVT_OK;
 }

@@ -14,6 +14,19 @@ static kvt_status take_bytes(const core_copy *copy, kvt_device *device, const jo
     return device->ops->write_staged(device, copy->to_offset, from->staged, offset, copy->bytes);
 }
 
+/* Scales of the codec's own fit what they are for. One of the engine's may not, and nobody sees
+ * that in what comes back but by this number. */
+static uint32_t saturated_of(const core_copy *copy, kvt_device *device) {
+    uint8_t header[KVT_PAGE_HEADER_BYTES];
+    kvt_page_info info = {0};
+    int has_scale = 0;
+    for (uint32_t i = 0; i < copy->shape->n_ranges; i++)
+        has_scale |= copy->shape->ranges[i].scale[0] > 0 || copy->shape->ranges[i].scale[1] > 0;
+    if (has_scale && device->ops->read(device, copy->to_offset, header, sizeof header) == KVT_OK)
+        kvt_page_get(header, &info);
+    return info.saturated;
+}
+
 static kvt_status copy_page(core_copy *copy, kvt_device *device, const job_staging *from) {
     uint32_t rows;
     if (take_bytes(copy, device, from) != KVT_OK)
@@ -22,6 +35,8 @@ static kvt_status copy_page(core_copy *copy, kvt_device *device, const job_stagi
         device->ops->check(device, copy->shape, copy->to_offset, copy->bytes, &rows);
     if (status == KVT_OK && rows != copy->rows)
         return KVT_ECORRUPT;
+    if (status == KVT_OK)
+        copy->saturated = saturated_of(copy, device);
     return status;
 }
 

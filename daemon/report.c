@@ -22,6 +22,7 @@
     X(pages_sealed)                                                                                \
     X(pages_duplicate)                                                                             \
     X(pages_corrupt)                                                                               \
+    X(values_saturated)                                                                            \
     X(pages_replaced)                                                                              \
     X(pages_passed)                                                                                \
     X(pages_evicted)                                                                               \

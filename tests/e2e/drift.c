@@ -85,6 +85,39 @@ static void round_of(talk *t) {
     CHECK(kvt_release(lease) == KVT_OK);
 }
 
+/* With one scale for all that is too small values are clamped: what is read is what was read first,
+ * and the daemon tells how many they are. With scales of a codec's own there are none. */
+static void saturated(const e2e_daemon *d) {
+    enum { N = 3 * E2E_PAGE_TOKENS - 5, SCALE_INVERSE = 128, CLAMPED_OVER = 464 };
+    static talk t;
+    kvt_options options = {.socket = d->socket, .flags = KVT_OPEN_VERIFY};
+    kvt_lease *lease;
+    uint64_t expected = 0;
+    CHECK_EQ(e2e_count(d, "values_saturated"), 0);
+    t = (talk){.random = 99};
+    e2e_realm(&t.realm);
+    t.realm.codec = "fp8s_e4m3:0.0078125"; /* 1 / SCALE_INVERSE */
+    CHECK_MSG(kvt_open(&options, &t.realm, &t.writer) == KVT_OK, "%s", kvt_last_error());
+    compute(&t, 0, N);
+    for (int p = 0; p < 2; p++)
+        for (int l = 0; l < E2E_LAYERS; l++)
+            for (uint32_t i = 0; i < N; i++)
+                for (int k = 0; k < ROW; k++) {
+                    float x = oracle_float(KVT_F16, t.work[p][l][i][k]) * SCALE_INVERSE;
+                    expected += x > CLAMPED_OVER || x < -CLAMPED_OVER;
+                }
+    CHECK(expected > 0);
+    CHECK_EQ(kvt_acquire(t.writer, t.tokens, N, KVT_CLAIM, &lease), KVT_OK);
+    for (uint32_t page = 0; page * E2E_PAGE_TOKENS < N; page++) {
+        kvt_layout from = layout_at(&t, t.work, page * E2E_PAGE_TOKENS);
+        CHECK_MSG(kvt_encode(lease, page, &from) == KVT_OK, "%s", kvt_last_error());
+    }
+    CHECK_EQ(kvt_seal(lease, NULL), KVT_OK);
+    CHECK_EQ(e2e_count(d, "values_saturated"), expected);
+    CHECK_EQ(kvt_release(lease), KVT_OK);
+    kvt_close(t.writer);
+}
+
 int main(int argc, char **argv) {
     static const char *const codecs[] = {"i8", "k8v4", "i4", "fp8"};
     const char *const settings[] = {"arena=8MiB", NULL};
@@ -104,6 +137,7 @@ int main(int argc, char **argv) {
         kvt_close(t.writer);
         kvt_close(t.reader);
     }
+    saturated(&d);
     e2e_finish(&d);
     printf("drift: %d rounds of each codec set, every bit as it was read first\n", rounds);
     return 0;
