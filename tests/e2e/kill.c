@@ -4,7 +4,7 @@
  * at every step, it keeps nothing of theirs open or mapped, and the workers beside them notice
  * nothing.
  *
- * Argument: how many to kill in each of the four ways (40).
+ * Argument: how many to kill in each of the four ways (25).
  */
 #include "tests/e2e/e2e.h"
 
@@ -129,7 +129,7 @@ int main(int argc, char **argv) {
     int child = e2e_child_main(argc, argv, jobs);
     if (child >= 0)
         return child;
-    uint64_t each = argc > 1 ? strtoull(argv[1], NULL, 10) : 40;
+    uint64_t each = argc > 1 ? strtoull(argv[1], NULL, 10) : 25;
     enum { OTHERS = 3 };
     e2e_daemon d = {0};
     e2e_child others[OTHERS];
