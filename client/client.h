@@ -99,8 +99,9 @@ struct kvt_lease {
     uint32_t computing_tokens;
     uint32_t claimed_tokens;
     uint32_t foreign_pages;
-    uint32_t n_pages;                    /* that cover held_tokens */
-    uint32_t first_page[KVT_MAX_GROUPS]; /* that the group has; it has all behind it */
+    uint32_t tier_pages[KVT_TIER_DISK + 1]; /* of the first group, by where they were */
+    uint32_t n_pages;                       /* that cover held_tokens */
+    uint32_t first_page[KVT_MAX_GROUPS];    /* that the group has; it has all behind it */
     uint32_t room_pages;
     kvt_wire_page *pages; /* [room_pages][n_groups], kvt_lease_page; checked against the arena */
     uint32_t n_spans;     /* of the path, rising */

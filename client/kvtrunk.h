@@ -260,6 +260,12 @@ enum {
     KVT_LEAVE_ONE = 1 << 1,
 };
 
+typedef enum kvt_tier {
+    KVT_TIER_DEVICE = 0, /* the arena, where workers read */
+    KVT_TIER_HOST = 1,
+    KVT_TIER_DISK = 2,
+} kvt_tier;
+
 /*
  * What a lease names, in tokens from the start of the path:
  *
@@ -281,6 +287,8 @@ typedef struct kvt_lease_info {
     uint32_t n_pages;       /* pages that cover held_tokens; the last may be used in part */
     uint32_t foreign_pages; /* of these (of the first layer group), pages that another session
                                sealed */
+    uint32_t host_pages;    /* likewise, pages that were not in the arena when the path was asked */
+    uint32_t disk_pages;    /* for, but in the host's memory, or on disk alone: brought up for it */
     uint32_t first_token[KVT_MAX_GROUPS]; /* each layer group can be decoded from this token on: 0
                                with full attention; with a window, a page's first token at or
                                before held_tokens - (window - 1) */
@@ -443,6 +451,17 @@ kvt_status kvt_wait(kvt_lease *lease, size_t held_tokens, uint32_t wait_ms);
 /* What the lease names now, as far as this process has been told. No round trip. KVT_EINVAL: an
  * argument is NULL; KVT_EBUSY: a call on it was begun and is not finished. */
 kvt_status kvt_lease_get(const kvt_lease *lease, kvt_lease_info *ret_info);
+
+/*
+ * Where the pages [first_page, first_page + n_pages) of a layer group were when the path was asked
+ * for (kvt_acquire; kvt_extend, of what it did not keep; kvt_fork): a kvt_tier for each. By the
+ * time that a lease names a page it is in the arena. No round trip.
+ *
+ * Errors: KVT_EINVAL (NULL; no such group; pages that the lease does not have of the group, see
+ * kvt_lease_info), KVT_EBUSY.
+ */
+kvt_status kvt_lease_tiers(const kvt_lease *lease, uint32_t group, size_t first_page,
+                           size_t n_pages, uint8_t *ret_tiers);
 
 /*
  * Lets go and frees the lease, in every case (NULL, a closed client and a dead daemon included).

@@ -129,12 +129,15 @@ int kvt_lease_page_is_good(const kvt_lease *lease, const kvt_wire_page *page, ui
     return page->rows >= rows && page->rows <= page_tokens && kvt_arena_has(lease->arena, page);
 }
 
-/* The pages of the first group that are there, and that another session sealed. */
-static uint32_t count_foreign(const kvt_lease *lease, uint32_t first, uint32_t end) {
-    uint32_t n = 0;
-    for (uint32_t i = first > lease->first_page[0] ? first : lease->first_page[0]; i < end; i++)
-        n += kvt_lease_page(lease, i, 0)->sealer != lease->session;
-    return n;
+/* Of the pages of the first group that are there: those that another session sealed, and where
+ * they came from. by: 1, or -1 to take them back. */
+static void count_pages(kvt_lease *lease, uint32_t first, uint32_t end, int by) {
+    for (uint32_t i = first > lease->first_page[0] ? first : lease->first_page[0]; i < end; i++) {
+        const kvt_wire_page *page = kvt_lease_page(lease, i, 0);
+        if (page->sealer != lease->session)
+            lease->foreign_pages += (uint32_t)by;
+        lease->tier_pages[page->tier] += (uint32_t)by;
+    }
 }
 
 /* A list of pages is one of the group, as far as `cover` pages, with all that the group needs. */
@@ -168,14 +171,14 @@ kvt_status kvt_lease_take_pages(kvt_lease *lease, uint32_t held_tokens, uint32_t
             return status;
     }
     uint32_t kept = g->groups[0].window ? 0 : first_page < cover ? first_page : cover;
-    lease->foreign_pages -= count_foreign(lease, kept, lease->n_pages);
+    count_pages(lease, kept, lease->n_pages, -1);
     for (uint32_t group = 0; group < n_lists; group++) {
         uint32_t first = lists[group].first_page;
         for (uint32_t i = first; i < cover; i++)
             kvt_wire_get_page(lists[group].pages, i - first, kvt_lease_page(lease, i, group));
         lease->first_page[group] = g->groups[group].window ? first : 0;
     }
-    lease->foreign_pages += count_foreign(lease, kept, cover);
+    count_pages(lease, kept, cover, 1);
     lease->n_pages = cover;
     lease->held_tokens = held_tokens;
     lease->behind = 0;
@@ -656,7 +659,9 @@ kvt_status kvt_lease_get(const kvt_lease *lease, kvt_lease_info *ret_info) {
                                  .page_tokens = page_tokens_of(lease),
                                  .n_pages = lease->n_pages,
                                  .foreign_pages = lease->foreign_pages,
-                                 .n_rows = lease->is_view ? lease->n_rows : lease->held_tokens};
+                                 .n_rows = lease->is_view ? lease->n_rows : lease->held_tokens,
+                                 .host_pages = lease->tier_pages[KVT_TIER_HOST],
+                                 .disk_pages = lease->tier_pages[KVT_TIER_DISK]};
     for (uint32_t group = 0; group < lease->client->geometry.n_groups; group++)
         ret_info->first_token[group] = lease->first_page[group] * page_tokens_of(lease);
     return KVT_OK;

@@ -90,3 +90,23 @@ kvt_status kvt_prefetch(kvt_client *client, const uint32_t *tokens, size_t n_tok
     kvt_client_leave(client);
     return status;
 }
+
+/* --- where pages were ---------------------------------------------------------------------------
+ */
+
+kvt_status kvt_lease_tiers(const kvt_lease *lease, uint32_t group, size_t first_page,
+                           size_t n_pages, uint8_t *ret_tiers) {
+    if (!lease || !ret_tiers || group >= lease->client->geometry.n_groups)
+        return kvt_error(KVT_EINVAL, "kvt_lease_tiers needs a lease, a layer group that its "
+                                     "geometry has, and ret_tiers");
+    if (lease->pending && lease->pending != kvt_pending_mine())
+        return kvt_error(KVT_EBUSY, "a call on the lease was begun: kvt_finish it first");
+    if (first_page < lease->first_page[group] || first_page > lease->n_pages ||
+        n_pages > lease->n_pages - first_page)
+        return kvt_error(KVT_EINVAL,
+                         "pages %zu and %zu on; of layer group %u the lease has pages %u to %u",
+                         first_page, n_pages, group, lease->first_page[group], lease->n_pages);
+    for (size_t i = 0; i < n_pages; i++)
+        ret_tiers[i] = kvt_lease_page(lease, (uint32_t)(first_page + i), group)->tier;
+    return KVT_OK;
+}

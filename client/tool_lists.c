@@ -85,11 +85,13 @@ const tool_command tool_leases = {
     .summary = "who holds which prefixes",
     .about =
         "A line for each lease: the session that holds it and its name, the request that gave\n"
-        "it, the realm and the rank, the tokens that were asked for and those that are held, pages "
-        "that it\n"
-        "claims and has not sealed, and whether some of it was flushed since: then nobody else\n"
-        "gets that any more, and it goes when the lease does. A view has some rows of what is "
-        "held.\n",
+        "it, the realm and the rank, the tokens that were asked for and those that are held, how "
+        "many\n"
+        "of these had to be brought up from the host's memory and from the disk when they were "
+        "asked\n"
+        "for, pages that it claims and has not sealed, and whether some of it was flushed since:\n"
+        "then nobody else gets that any more, and it goes when the lease does. A view\n"
+        "has some rows of what is held.\n",
     .examples = "  kvtrunk leases\n"
                 "  kvtrunk leases --json | jq -s 'map(select(.flushed)) | length'\n",
     .run = run_leases,

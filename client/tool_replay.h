@@ -49,6 +49,8 @@ typedef struct replay_counts {
     uint64_t bytes_read;   /* decoded straight from the mapped arena, as 16-bit elements */
     uint64_t pages_sealed; /* by this worker, or by another one while this one computed them */
     uint64_t pages_shared; /* served, and sealed by another session */
+    uint64_t pages_host;   /* served, and brought up from the host's memory for it */
+    uint64_t pages_disk;   /* likewise, from the disk */
     uint64_t errors[KVT_N_STATUS]; /* calls that gave this status */
 } replay_counts;
 

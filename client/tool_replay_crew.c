@@ -173,6 +173,8 @@ static void add_up(crew *c) {
         sum.bytes_read += one->bytes_read;
         sum.pages_sealed += one->pages_sealed;
         sum.pages_shared += one->pages_shared;
+        sum.pages_host += one->pages_host;
+        sum.pages_disk += one->pages_disk;
         for (int k = 0; k < KVT_N_STATUS; k++)
             sum.errors[k] += one->errors[k];
     }

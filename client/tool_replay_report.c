@@ -28,6 +28,8 @@ static void print_json(const replay_options *o, const reuse_counts *possible, ui
     put("wrong_bytes", c->wrong_bytes);
     printf("\"check\":\"%s\",", replay_is_exact(o) ? "exact" : "near");
     put("pages_shared", c->pages_shared);
+    put("pages_host", c->pages_host);
+    put("pages_disk", c->pages_disk);
     put("pages_sealed", c->pages_sealed);
     put("bytes_read", c->bytes_read);
     put("page_tokens", o->page_tokens);
@@ -71,6 +73,11 @@ static void print_table(const replay_options *o, const reuse_counts *possible, u
              o->capacity ? ", room was for " : "", o->capacity ? tool_number(max_pages) : "");
     row("pages sealed", c->pages_sealed, note);
     row("pages shared", c->pages_shared, "served to a process that had not sealed them");
+    if (c->pages_host + c->pages_disk) {
+        row("  from the host's memory", c->pages_host,
+            "served, and not in the arena when asked for");
+        row("  from the disk", c->pages_disk, "");
+    }
     snprintf(note, sizeof note, "%s decoded from the mapped arena", tool_size(c->bytes_read));
     row("bytes read without a copy", c->bytes_read, note);
     snprintf(note, sizeof note, "half of them within this; 99 %% within %.0f us",

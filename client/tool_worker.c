@@ -234,6 +234,8 @@ static void serve_lease(worker *w, kvt_lease *lease) {
         return;
     w->counts.tokens_served += info.held_tokens;
     w->counts.pages_shared += info.foreign_pages;
+    w->counts.pages_host += info.host_pages;
+    w->counts.pages_disk += info.disk_pages;
     fill_missing(w, lease);
 }
 

@@ -180,9 +180,10 @@ typedef struct kvt_wire_page {
     uint64_t generation; /* of the frame */
     uint32_t frame;      /* index into the generations */
     uint32_t bytes;
-    uint32_t sealer;   /* session number that sealed it */
-    uint16_t rows;     /* valid rows of the page */
-    uint16_t reserved; /* 0 */
+    uint32_t sealer;  /* session number that sealed it */
+    uint16_t rows;    /* valid rows of the page */
+    uint8_t tier;     /* kvt_tier: where it was when the lease asked for it */
+    uint8_t reserved; /* 0 */
 } kvt_wire_page;
 
 /* The pages of one layer group, up to the one that holds the last held token. Of a view only those

@@ -143,11 +143,11 @@ kvt_status kvt_wire_get_wait_req(const uint8_t *body, size_t n_bytes, kvt_wait_r
     return status;
 }
 
-static int reserved_are_zero(const uint8_t *pages, uint32_t n_pages) {
+static int pages_are_sane(const uint8_t *pages, uint32_t n_pages) {
     for (uint32_t i = 0; i < n_pages; i++) {
         kvt_wire_page page;
         kvt_wire_get_page(pages, i, &page);
-        if (page.reserved)
+        if (page.reserved || page.tier > KVT_TIER_DISK)
             return 0;
     }
     return 1;
@@ -166,7 +166,7 @@ static kvt_status take_lists(wire_reader *r, uint32_t *ret_n_lists, kvt_page_lis
         size_t n = lists[i].n_pages;
         lists[i].pages =
             n <= r->n_left / WIRE_PAGE_BYTES ? kvt_wire_take(r, n * WIRE_PAGE_BYTES) : NULL;
-        if (r->failed || !lists[i].pages || !reserved_are_zero(lists[i].pages, (uint32_t)n))
+        if (r->failed || !lists[i].pages || !pages_are_sane(lists[i].pages, (uint32_t)n))
             return KVT_EPROTO;
     }
     if (kvt_wire_end(r) != KVT_OK)
@@ -344,7 +344,8 @@ void kvt_wire_get_page(const uint8_t *pages, size_t i, kvt_wire_page *ret) {
     ret->bytes = kvt_wire_take_u32(&r);
     ret->sealer = kvt_wire_take_u32(&r);
     ret->rows = kvt_wire_take_u16(&r);
-    ret->reserved = kvt_wire_take_u16(&r);
+    ret->tier = kvt_wire_take_u8(&r);
+    ret->reserved = kvt_wire_take_u8(&r);
 }
 
 void kvt_wire_get_run(const uint8_t *runs, size_t i, kvt_wire_run *ret) {

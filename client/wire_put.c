@@ -98,7 +98,8 @@ void kvt_wire_put_page(kvt_writer *w, const kvt_wire_page *page) {
     kvt_wire_put_u32(w, page->bytes);
     kvt_wire_put_u32(w, page->sealer);
     kvt_wire_put_u16(w, page->rows);
-    kvt_wire_put_u16(w, page->reserved);
+    kvt_wire_put_u8(w, page->tier);
+    kvt_wire_put_u8(w, page->reserved);
 }
 
 void kvt_wire_put_seal_req(kvt_writer *w, const kvt_seal_req *req) {

@@ -403,6 +403,8 @@ typedef struct core_lease_info {
     uint32_t rank;
     uint32_t n_tokens;
     uint32_t held_tokens;
+    uint32_t host_tokens; /* of the held ones: were there when they were asked for last */
+    uint32_t disk_tokens;
     uint32_t claimed_pages; /* not sealed yet */
     int flushed;            /* some of what it holds nobody else gets any more */
     int view;               /* it has some rows of what is held */

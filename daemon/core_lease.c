@@ -33,7 +33,8 @@ lease *lease_new(core *c, session *s, uint32_t realm_slot, uint64_t number) {
                  .next_of_session = s->first_lease,
                  .realm = realm_slot,
                  .name = slot + 1,
-                 .number = number};
+                 .number = number,
+                 .asked_at = c->tiers ? c->tiers->moves : 0};
     if (s->first_lease)
         c->leases[s->first_lease - 1].prev_of_session = slot + 1;
     s->first_lease = slot + 1;
@@ -261,14 +262,16 @@ void lease_drop_path(core *c, lease *l, radix_node tail, radix_node partial) {
 /* --- replies -----------------------------------------------------------------------------------
  */
 
-void write_page(core *c, kvt_writer *w, const page_entry *entry) {
+void write_page(core *c, kvt_writer *w, const lease *l, page_handle handle) {
+    const page_entry *entry = page_get(c->pages, handle);
     KVT_ASSERT(entry && entry->frame != PAGE_NO_FRAME);
     kvt_wire_page page = {.offset = frames_offset(c->frames, entry->frame),
                           .generation = frames_generation(c->frames, entry->frame),
                           .frame = entry->frame,
                           .bytes = (uint32_t)frames_asked(c->frames, entry->frame),
                           .sealer = entry->sealer,
-                          .rows = entry->rows};
+                          .rows = entry->rows,
+                          .tier = (uint8_t)lease_page_tier(c, l, handle)};
     kvt_wire_put_page(w, &page);
 }
 
@@ -299,9 +302,9 @@ void put_list_pages(core *c, kvt_writer *w, const lease *l, const held_prefix *h
     }
     for (uint32_t group = 0; group < r->n_groups; group++)
         for (uint32_t i = 0; i < lists[group].n_pages; i++)
-            write_page(c, w,
-                       node_entry(c, c->path[lists[group].first_page + i - first],
-                                  slot_of(r, l->rank, group)));
+            write_page(c, w, l,
+                       node_page(c, c->path[lists[group].first_page + i - first],
+                                 slot_of(r, l->rank, group)));
 }
 
 void reply_lease(core *c, core_ticket ticket, uint16_t op, uint64_t number, lease *l,

@@ -143,6 +143,8 @@ static int each_lease_of(const core *c, const session *s,
                                 .rank = l->rank,
                                 .n_tokens = l->n_tokens,
                                 .held_tokens = lease_held_tokens(c, l),
+                                .host_tokens = l->from_host,
+                                .disk_tokens = l->from_disk,
                                 .claimed_pages = l->n_claimed,
                                 .view = l->is_view,
                                 .flushed = is_flushed(c, l->tail) ||

@@ -154,6 +154,7 @@ static void up_done(core *c, core_copy *copy) {
     }
     if (copy->status == KVT_OK) {
         page_set_frame(c->pages, copy->page, copy->frame);
+        at->lifted_at = ++c->tiers->moves;
         c->tiers->n_absent--;
         c->counts.pages_promoted++;
         tier_placed(c, copy->page);
@@ -176,6 +177,7 @@ static void read_done(core *c, core_copy *copy) {
     tier_set_flags(c, copy->page, 0, TIER_READING);
     if (copy->status == KVT_OK && entry->node != RADIX_NONE) {
         tier_set_host(c, copy->page, copy->frame);
+        tier_of(c, copy->page)->read_at = ++c->tiers->moves;
         tier_placed(c, copy->page);
         c->counts.pages_read++;
         return;
@@ -226,51 +228,53 @@ void promote_done(core *c, core_job *job) {
 /* --- what a lease is told ----------------------------------------------------------------------
  */
 
-static void add_tier(const core *c, radix_node node, uint32_t n_tokens, uint32_t *ret_host,
-                     uint32_t *ret_disk) {
-    int disk = 0;
-    for (uint32_t slot = 0, n = radix_slots(c->tree, node); slot < n; slot++) {
-        const page_entry *entry = node_entry(c, node, slot);
-        if (entry_is_absent(entry))
-            disk |= tier_of(c, node_page(c, node, slot))->host_frame == PAGE_NO_FRAME;
-    }
-    *(disk ? ret_disk : ret_host) += n_tokens;
-}
-
-/* Tokens of the lease's held path whose pages are not in the arena, by tier. */
-static void absent_tokens(const core *c, const lease *l, uint32_t *ret_host, uint32_t *ret_disk) {
-    *ret_host = *ret_disk = 0;
-    if (!c->tiers || c->tiers->n_absent == 0)
-        return;
-    if (l->is_view) {
-        view_absent_tokens(c, l, ret_host, ret_disk);
-        return;
-    }
-    for (radix_node at = lease_held(c, l); radix_depth(c->tree, at) > 0;
-         at = radix_parent(c->tree, at)) {
-        uint32_t n_tokens;
-        radix_tokens(c->tree, at, &n_tokens);
-        if (!is_resident(c, at))
-            add_tier(c, at, n_tokens, ret_host, ret_disk);
-    }
-    if (l->partial != RADIX_NONE && !is_resident(c, l->partial))
-        add_tier(c, l->partial, l->partial_tokens, ret_host, ret_disk);
+/*
+ * A page that a lease pins leaves the arena no more. So where it was when the lease asked for it
+ * follows from when it came up last: since then from the disk, since then from the host, or before.
+ */
+uint32_t lease_page_tier(const core *c, const lease *l, page_handle page) {
+    if (!c->tiers)
+        return KVT_TIER_DEVICE;
+    const tier_page *at = tier_of(c, page);
+    if (at->read_at > l->asked_at)
+        return KVT_TIER_DISK;
+    return at->lifted_at > l->asked_at ? KVT_TIER_HOST : KVT_TIER_DEVICE;
 }
 
 void lease_note_tiers(core *c, lease *l) {
-    absent_tokens(c, l, &l->from_host, &l->from_disk);
+    l->asked_at = c->tiers ? c->tiers->moves : 0;
+    if (l->is_view)
+        l->was_absent = (uint8_t)view_is_absent(c, l);
+    else
+        l->was_absent = lease_ready(c, l) != lease_held(c, l) ||
+                        (l->partial != RADIX_NONE && !is_resident(c, l->partial));
 }
 
-/* What is still not in the arena was not served; it is taken off the disk's share first. */
+/* The lowest tier that any of the node's pages was in. */
+static uint32_t node_came_from(const core *c, const lease *l, radix_node node) {
+    uint32_t tier = KVT_TIER_DEVICE;
+    for (uint32_t slot = 0, n = radix_slots(c->tree, node); slot < n; slot++) {
+        page_handle page = node_page(c, node, slot);
+        uint32_t at = page ? lease_page_tier(c, l, page) : KVT_TIER_DEVICE;
+        tier = at > tier ? at : tier;
+    }
+    return tier;
+}
+
 void lease_count_tiers(core *c, lease *l) {
-    uint32_t host, disk;
-    if (l->from_host + l->from_disk == 0)
-        return;
-    absent_tokens(c, l, &host, &disk);
-    uint32_t absent = host + disk, of_disk = absent < l->from_disk ? absent : l->from_disk;
-    l->from_disk -= of_disk;
-    absent -= of_disk;
-    l->from_host -= absent < l->from_host ? absent : l->from_host;
+    uint32_t n[KVT_TIER_DISK + 1] = {0}, page_tokens = c->realms[l->realm].page_tokens;
+    held_prefix h = {0};
+    if (l->was_absent && l->is_view)
+        view_count_tiers(c, l, n);
+    else if (l->was_absent)
+        h = lease_look(c, l, UINT32_MAX);
+    radix_node node = h.last;
+    for (uint32_t page = h.pages; page > 0; page--, node = radix_parent(c->tree, node)) {
+        uint32_t left = h.tokens - (page - 1) * page_tokens;
+        n[node_came_from(c, l, node)] += left < page_tokens ? left : page_tokens;
+    }
+    l->from_host = n[KVT_TIER_HOST];
+    l->from_disk = n[KVT_TIER_DISK];
     c->counts.tokens_from_host += l->from_host;
     c->counts.tokens_from_disk += l->from_disk;
 }

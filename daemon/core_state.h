@@ -98,6 +98,8 @@ typedef struct lease {
     uint64_t number; /* request that gave it */
     /* of the ACQUIRE under way or last answered */
     uint32_t n_asked;   /* tokens of the message */
+    uint64_t asked_at;  /* tiers.moves when it came, or when FORK did */
+    uint8_t was_absent; /* some of what it asked for was not in the arena */
     uint32_t from_host; /* held tokens that were in no higher tier when they were asked for */
     uint32_t from_disk;
     /* see core_claim.c */
@@ -203,10 +205,11 @@ enum {
 typedef struct tier_page {
     tier_key key; /* on disk, if it is there or being written */
     uint64_t serial;
-    uint32_t host_frame; /* PAGE_NO_FRAME: none */
-    uint32_t bytes;      /* encoded */
-    uint32_t flags;      /* TIER_... */
-    uint32_t realm;      /* slot */
+    uint64_t read_at, lifted_at; /* tiers.moves when it came from the disk, and from the host */
+    uint32_t host_frame;         /* PAGE_NO_FRAME: none */
+    uint32_t bytes;              /* encoded */
+    uint32_t flags;              /* TIER_... */
+    uint32_t realm;              /* slot */
     uint32_t depth;
     uint16_t n_tokens;
     uint16_t slot;
@@ -232,6 +235,7 @@ typedef struct tiers {
     order *device_clean, *device_dirty, *host_clean, *host_dirty;
     void *order_memory[4];
     uint64_t sequence; /* of dirty pages, in the order in which they were sealed */
+    uint64_t moves;    /* pages that came up a tier, ever */
     uint32_t n_absent; /* sealed pages in the tree without an arena frame */
     uint32_t n_host, n_disk;
     uint32_t n_jobs;
@@ -468,7 +472,7 @@ int lease_take_over(core *c, lease *l);   /* owns what nobody owns; returns how 
 uint32_t lease_disown(core *c, lease *l); /* owns nothing any more; returns how many pages */
 void reply_lease(core *c, core_ticket ticket, uint16_t op, uint64_t number, lease *l,
                  uint32_t first_page);
-void write_page(core *c, kvt_writer *w, const page_entry *entry);
+void write_page(core *c, kvt_writer *w, const lease *l, page_handle page);
 /* The heads of the lists of pages, from first_page on, that a lease of these tokens has; and the
  * pages. */
 uint32_t make_lists(const core *c, const lease *l, const held_prefix *h, uint32_t first_page,
@@ -508,7 +512,9 @@ void view_drop(core *c, lease *l); /* nothing to do if it is none */
 void reply_view(core *c, core_ticket ticket, uint16_t op, uint64_t number, lease *l);
 /* Has it rows of the sinks or the window? */
 int view_page_is_sure(const core *c, const lease *l, const view_page *v);
-void view_absent_tokens(const core *c, const lease *l, uint32_t *ret_host, uint32_t *ret_disk);
+int view_is_absent(const core *c, const lease *l); /* some of it is not in the arena */
+/* Its rows that are, by where they were: n[tier]. */
+void view_count_tiers(const core *c, const lease *l, uint32_t *n);
 static inline int page_is_viewed(const core *c, page_handle page) {
     return c->viewed[(uint32_t)page] > 0;
 }
@@ -634,8 +640,9 @@ void reply_tend(core *c, const waiter *w);
 int promote_path(core *c, radix_node node, radix_node partial);
 int promote_lease(core *c, const lease *l); /* of its path, or of its view */
 void promote_done(core *c, core_job *job);
-void lease_note_tiers(core *c, lease *l);  /* which tiers its pages are in now */
-void lease_count_tiers(core *c, lease *l); /* when it is answered */
+void lease_note_tiers(core *c, lease *l); /* it asks for its pages now */
+uint32_t lease_page_tier(const core *c, const lease *l, page_handle page); /* where it was then */
+void lease_count_tiers(core *c, lease *l);                                 /* when it is answered */
 /* End of the held path, if what is missing of it in the arena is on its way up; else 0. */
 uint32_t lease_lifting_end(const core *c, const lease *l);
 void serve_prefetch(core *c, request *rq);

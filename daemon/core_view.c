@@ -248,7 +248,7 @@ void reply_view(core *c, core_ticket ticket, uint16_t op, uint64_t number, lease
     for (uint32_t group = 0; group < rep.n_lists; group++)
         for (uint32_t i = l->first_view_page; i; i = c->view_pages[i - 1].next)
             if (c->view_pages[i - 1].group == group)
-                write_page(c, &w, page_get(c->pages, c->view_pages[i - 1].page));
+                write_page(c, &w, l, c->view_pages[i - 1].page);
     reply_finish(c, ticket, op, number, &w);
 }
 
@@ -266,16 +266,20 @@ uint32_t view_n_rows(const core *c, const lease *l) {
     return n;
 }
 
-/* By tier, of the pages that are not in the arena. */
-void view_absent_tokens(const core *c, const lease *l, uint32_t *ret_host, uint32_t *ret_disk) {
+int view_is_absent(const core *c, const lease *l) {
+    uint32_t i = l->first_view_page;
+    while (i && is_there(c, &c->view_pages[i - 1]))
+        i = c->view_pages[i - 1].next;
+    return i != NONE;
+}
+
+void view_count_tiers(const core *c, const lease *l, uint32_t *n) {
     uint32_t last_number = UINT32_MAX;
     for (uint32_t i = l->first_view_page; i; i = c->view_pages[i - 1].next) {
         const view_page *v = &c->view_pages[i - 1];
-        if (v->number == last_number || is_there(c, v))
+        if (v->number == last_number || !is_there(c, v))
             continue;
         last_number = v->number;
-        const tier_page *at = tier_of(c, v->page);
-        int in_host = at->flags & TIER_KNOWN && at->host_frame != PAGE_NO_FRAME;
-        *(in_host ? ret_host : ret_disk) += n_rows_of(v);
+        n[lease_page_tier(c, l, v->page)] += n_rows_of(v);
     }
 }

@@ -71,6 +71,8 @@ static int put_lease(void *context, const core_lease_info *lease) {
     json_put_u64(&l->writer, "rank", lease->rank);
     json_put_u64(&l->writer, "tokens", lease->n_tokens);
     json_put_u64(&l->writer, "held_tokens", lease->held_tokens);
+    json_put_u64(&l->writer, "from_host", lease->host_tokens);
+    json_put_u64(&l->writer, "from_disk", lease->disk_tokens);
     json_put_u64(&l->writer, "claimed_pages", lease->claimed_pages);
     json_put_bool(&l->writer, "flushed", lease->flushed);
     json_put_bool(&l->writer, "view", lease->view);

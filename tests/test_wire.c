@@ -317,13 +317,14 @@ static void test_small_requests(void) {
         3, 0, 0, 0, 0, 0, 0, 2,    /* generation */                                                \
         0x11, 0, 0, 0,             /* frame */                                                     \
         0, 0x20, 0, 0,             /* bytes */                                                     \
-        0x0d, 0, 0, 0, 64, 0, 0, 0 /* sealer, rows, reserved */
+        0x0d, 0, 0, 0, 64, 0, 2, 0 /* sealer, rows, tier, reserved */
 static const kvt_wire_page golden_page = {.offset = UINT64_C(0x100000040),
                                           .generation = UINT64_C(0x0200000000000003),
                                           .frame = 17,
                                           .bytes = 8192,
                                           .sealer = 13,
-                                          .rows = 64};
+                                          .rows = 64,
+                                          .tier = KVT_TIER_DISK};
 
 static void test_lease(void) {
     static const uint8_t rep[] = {1,    0,    0,   0, 2, 0, 0, 0, /* lease */
@@ -354,6 +355,9 @@ static void test_lease(void) {
     memcpy(wrong, rep, sizeof rep);
     wrong[sizeof rep - 1] = 1;
     refuse_body("a reserved field", rewrite_lease_rep, wrong, sizeof wrong);
+    memcpy(wrong, rep, sizeof rep);
+    wrong[sizeof rep - 2] = 3;
+    refuse_body("a tier that there is not", rewrite_lease_rep, wrong, sizeof wrong);
     memcpy(wrong, rep, sizeof rep);
     wrong[39] = 8; /* 2^27 + 1 pages: 32 times that is 32 in 32 bits */
     refuse_body("a count that overflows", rewrite_lease_rep, wrong, sizeof wrong);

@@ -73,3 +73,73 @@ void sim_mirror_check(sim_world *w) {
                  w->n_compared, n, (unsigned long long)core_sequence(w->core),
                  (unsigned long long)w->mirror_sequence);
 }
+
+/* --- where the pages of a lease came from -------------------------------------------------------
+ */
+
+/* The full page behind parent with these tokens, or 0. */
+static uint32_t place_behind(const sim_world *w, uint32_t realm, uint64_t parent,
+                             const uint32_t *tokens) {
+    for (uint32_t i = 1; i < SIM_MAX_PLACES; i++) {
+        const sim_mirrored *m = &w->mirror[i];
+        if (m->page && m->parent == parent && m->realm == realm && m->n_tokens == SIM_PAGE_TOKENS &&
+            memcmp(m->tokens, tokens, sizeof m->tokens) == 0)
+            return i;
+    }
+    return 0;
+}
+
+void sim_mirror_note(sim_world *w, sim_worker *k) {
+    uint64_t parent = 0;
+    if (k->op != KVT_OP_ACQUIRE || k->noted_number == k->op_number)
+        return; /* the second of two counts for nothing */
+    if (k->leases[k->op_lease].used)
+        return; /* what it goes on from may have been flushed, and stand there anew for others */
+    k->noted_number = k->op_number;
+    memset(k->noted, 0, sizeof k->noted);
+    for (uint32_t i = 0; (i + 1) * SIM_PAGE_TOKENS <= k->op_path.n_tokens; i++) {
+        uint32_t place = place_behind(w, k->realm, parent, k->op_path.tokens + i * SIM_PAGE_TOKENS);
+        if (!place)
+            return;
+        parent = w->mirror[place].page;
+        k->noted[i].page = parent;
+        k->noted[i].place = place;
+        k->noted[i].tier = w->mirror[place].tier;
+    }
+}
+
+/* The lowest tier that the reply says any group's part of the page was in. *ret_all: whether all
+ * groups' are there, as they were: what passes out of a window may have been sealed anew since. */
+static uint32_t tier_told(const sim_world *w, const kvt_lease_rep *rep, uint32_t page,
+                          int *ret_all) {
+    uint32_t tier = 0;
+    *ret_all = 1;
+    for (uint32_t g = 0; g < rep->n_lists; g++) {
+        const kvt_page_list *list = &rep->lists[g];
+        kvt_wire_page told = {0};
+        if (w->geometry.groups[g].window)
+            *ret_all = 0;
+        if (page < list->first_page || page - list->first_page >= list->n_pages)
+            *ret_all = 0;
+        else
+            kvt_wire_get_page(list->pages, page - list->first_page, &told);
+        tier = told.tier > tier ? told.tier : tier;
+    }
+    return tier;
+}
+
+/* What was in the arena stays there for the lease. What was not may have sunk further, while room
+ * was made for the pages in front of it. */
+void sim_mirror_compare(sim_world *w, const sim_worker *k, const kvt_lease_rep *rep) {
+    for (uint32_t i = 0; (i + 1) * SIM_PAGE_TOKENS <= rep->held_tokens; i++) {
+        int all;
+        uint32_t told = tier_told(w, rep, i, &all), was = k->noted[i].tier;
+        if (k->noted_number != k->op_number || !k->noted[i].page ||
+            w->mirror[k->noted[i].place].page != k->noted[i].page)
+            continue;
+        w->n_lifted += all && was > 0;
+        if ((was == 0 && told > 0) || (all && told < was))
+            sim_fail(w, "worker %u: page %u was in tier %u, the lease says %u", k->index, i, was,
+                     told);
+    }
+}

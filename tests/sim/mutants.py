@@ -70,6 +70,8 @@ MUTANTS = [
        "            if (first + row >= req->first_row)\n                note(c, node, row ^ 1, ")]),
     ("a page whose importance stays behind", "daemon/core_evict.c",
      [("    importance_gone(c, node);\n", "")]),
+    ("a lease that is not told what came from the disk", "daemon/core_promote.c",
+     [("        tier_of(c, copy->page)->read_at = ++c->tiers->moves;\n", "")]),
     ("a pin that keeps nothing", "daemon/core_pin.c",
      [("    radix_pin(c->tree, p->tail);\n", ""),
       ("    p->number = 0;\n    node_unpin(c, p->tail);\n", "    p->number = 0;\n")]),

@@ -525,6 +525,8 @@ static void take_lease(sim_world *w, sim_worker *k, const uint8_t *body, size_t 
     w->n_hits += rep.held_tokens > 0;
     if (k->op == KVT_OP_ACQUIRE && l->request)
         sim_ranks_check(w, k, l);
+    if (k->op == KVT_OP_ACQUIRE && !l->is_view)
+        sim_mirror_compare(w, k, &rep);
     sim_view_take(w, k, l, &rep);
     if (!l->is_view)
         take_lists(w, k, l, rep.n_lists, rep.lists);

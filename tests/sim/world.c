@@ -121,6 +121,10 @@ static uint64_t count_flushes(const sim_world *w) {
 
 static void message(sim_world *w, const sim_event *e) {
     uint64_t n_flushes = count_flushes(w);
+    sim_worker *k = &w->workers[w->pipe_worker[e->pipe]];
+    if (k->pipe == e->pipe && k->op_n_bytes == e->n_bytes &&
+        memcmp(k->op_bytes, e->bytes, e->n_bytes) == 0)
+        sim_mirror_note(w, k);
     core_message(w->core, (core_ticket){.pipe = e->pipe, .request = 1}, e->bytes, e->n_bytes);
     if (count_flushes(w) > n_flushes)
         sim_flush_check(w, e->bytes, e->n_bytes);
@@ -376,15 +380,15 @@ int main(int argc, char **argv) {
     CHECK(w);
     uint64_t steps = 0, reads = 0, stale = 0, hits = 0, seals = 0, kills = 0, cuts = 0,
              restarts = 0, waits = 0, pins = 0, flushes = 0, flushed = 0, flushed_held = 0,
-             told = 0, expired = 0, together = 0, down = 0, up = 0, written = 0, read = 0,
-             found = 0, lost = 0, views = 0, rows = 0, picks = 0, alone = 0;
+             told = 0, expired = 0, together = 0, lifted = 0, down = 0, up = 0, written = 0,
+             read = 0, found = 0, lost = 0, views = 0, rows = 0, picks = 0, alone = 0;
     for (uint64_t i = 0; i < count; i++) {
         sim_run(w, seed + i, n_steps, trace);
         steps += w->n_steps, reads += w->n_reads, stale += w->n_stale_reads, hits += w->n_hits;
         seals += w->n_seals, kills += w->n_kills, cuts += w->n_cuts, restarts += w->n_restarts;
         waits += w->n_waits, pins += w->n_pins, flushes += w->n_flushes;
         flushed += w->n_flushed, flushed_held += w->n_flushed_held;
-        down += w->n_down, up += w->n_up, written += w->n_disk_writes;
+        lifted += w->n_lifted, down += w->n_down, up += w->n_up, written += w->n_disk_writes;
         read += w->n_disk_reads, found += w->n_found, lost += w->n_lost;
         told += w->n_events_told, expired += w->n_expired, together += w->n_together;
         views += w->n_views, rows += w->n_view_rows, picks += w->n_view_picks;
@@ -413,6 +417,7 @@ int main(int argc, char **argv) {
     /* A simulation in which nothing happens finds nothing. */
     CHECK(count < 20 || (reads && hits && seals && kills && cuts && waits && pins && flushes &&
                          flushed && flushed_held && told && expired && together && views && rows));
-    CHECK(count < 200 || (alone && picks && down && up && written && read && found && lost));
+    CHECK(count < 200 ||
+          (lifted && alone && picks && down && up && written && read && found && lost));
     return 0;
 }

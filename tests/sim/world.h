@@ -42,7 +42,7 @@
  *   - what of a path with windows is held: against trying every length (core_audit)
  *   - a lease of a session that was never cut is never stale
  *   - a mirror that is kept by events alone is what the core says can be had, after every event,
- *     and events are numbered without a gap
+ *     and events are numbered without a gap; it knows where the pages of a lease came from
  *   - what is pinned can be had, at every moment; what was flushed cannot, from that moment on
  *   - at the end, with faults off: every request is answered, and when all is let go no lease, pin,
  *     claim, job or session is left
@@ -190,7 +190,12 @@ typedef struct sim_worker {
     uint32_t op_lease;      /* index; the one that it is about or is to become */
     uint32_t op_first_page; /* SEAL: of the message */
     sim_lease op_path;      /* ACQUIRE: tokens as they will be */
-    uint8_t *op_bytes;      /* for sending it twice */
+    uint64_t noted_number;  /* and what of them could be had where, when the core was asked: */
+    struct {
+        uint64_t page; /* 0: not to be had */
+        uint32_t place, tier;
+    } noted[SIM_MAX_PAGES];
+    uint8_t *op_bytes; /* for sending it twice */
     size_t op_n_bytes;
     /* to be undone, since the reply was lost */
     uint64_t cancel[16], release[16];
@@ -246,6 +251,7 @@ typedef struct sim_world {
     uint64_t n_steps, n_reads, n_stale_reads, n_hits, n_seals, n_kills, n_cuts, n_restarts, n_waits;
     uint64_t n_views, n_view_rows, n_view_picks;
     uint64_t n_view_alone; /* pages read by views whose path was gone */
+    uint64_t n_lifted;     /* pages that a lease said were not in the arena */
     uint64_t n_down, n_up, n_disk_writes, n_disk_reads, n_found, n_lost;
 } sim_world;
 
@@ -296,6 +302,9 @@ void sim_ranks_check(sim_world *w, const sim_worker *k, sim_lease *l);
 /* mirror.c: a listener */
 void sim_mirror_event(void *context, const core_event *event); /* core_env.event */
 void sim_mirror_check(sim_world *w);                           /* after each step */
+/* Where the pages are that the worker's ACQUIRE asks for, and whether its reply says so. */
+void sim_mirror_note(sim_world *w, sim_worker *k);
+void sim_mirror_compare(sim_world *w, const sim_worker *k, const kvt_lease_rep *rep);
 
 /* keep.c: pins and flush */
 int sim_keep(sim_world *w, sim_worker *k);      /* does one of these; 0: nothing to do */
