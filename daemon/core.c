@@ -176,13 +176,18 @@ kvt_status core_open(const core_config *config, const core_env *env, char *why, 
     snprintf(c->events_path, sizeof c->events_path, "%s",
              config->events_path ? config->events_path : "");
     snprintf(c->staging_dir, sizeof c->staging_dir, "%s", config->staging_dir);
+    char bad[256] = "";
     status = open_stores(c);
     if (status == KVT_OK)
         status = open_pools(c);
     if (status == KVT_OK)
         status = tiers_open(c);
+    if (status == KVT_OK)
+        status = cooling_open(c, bad, sizeof bad);
     if (status != KVT_OK) {
-        if (why)
+        if (why && bad[0])
+            snprintf(why, why_bytes, "%s", bad);
+        else if (why)
             snprintf(why, why_bytes, "%s for %u pages and %llu arena bytes: lower max_pages",
                      kvt_status_text(status), config->max_pages,
                      (unsigned long long)config->arena_bytes);
@@ -196,8 +201,9 @@ kvt_status core_open(const core_config *config, const core_env *env, char *why, 
 void core_close(core *c) {
     if (!c)
         return;
-    KVT_ASSERT(c->n_jobs == 0 && (!c->tiers || c->tiers->n_jobs == 0));
+    KVT_ASSERT(c->n_jobs == 0 && (!c->tiers || c->tiers->n_jobs == 0) && cooling_is_idle(c));
     tiers_close(c->tiers);
+    cooling_close(c->cooling);
     block_free(c->tree_memory);
     block_free(c->pages_memory);
     block_free(c->frames_memory);
@@ -412,10 +418,13 @@ void core_message(core *c, core_ticket ticket, const void *message, size_t n) {
         serve_session(c, &rq, pipe);
     waiters_wake(c);
     tiers_pump(c);
+    cool_pump(c);
 }
 
 void core_job_done(core *c, core_job *job) {
-    if (job->kind >= CORE_JOB_DOWN) {
+    if (job->kind == CORE_JOB_COOL) {
+        cool_job_done(c, job);
+    } else if (job->kind >= CORE_JOB_DOWN) {
         tier_job_done(c, job);
     } else {
         KVT_ASSERT(c->n_jobs > 0);
@@ -429,6 +438,7 @@ void core_job_done(core *c, core_job *job) {
     if (c->n_flushes)
         flushes_tick(c, c->env.now_ms(c->env.context));
     tiers_pump(c);
+    cool_pump(c);
 }
 
 uint64_t core_tick(core *c) {
@@ -453,7 +463,7 @@ void core_drain(core *c) {
 }
 
 int core_is_idle(const core *c) {
-    return c->n_jobs == 0 && (!c->tiers || c->tiers->n_jobs == 0) &&
+    return c->n_jobs == 0 && (!c->tiers || c->tiers->n_jobs == 0) && cooling_is_idle(c) &&
            (!c->draining || spill_is_over(c));
 }
 

@@ -46,6 +46,7 @@ typedef enum core_job_kind {
     CORE_JOB_SEAL,      /* copy pages from staging into frames, and check them */
     CORE_JOB_DOWN,      /* copy pages from the arena into host frames */
     CORE_JOB_UP,        /* copy pages from host frames into the arena, and check them */
+    CORE_JOB_COOL,      /* put pages into fewer bits, in the arena or in the host tier */
     CORE_JOB_WRITE,     /* host frames to records on disk */
     CORE_JOB_READ,      /* records on disk to host frames */
     CORE_JOB_ERASE,     /* drop records on disk */
@@ -55,13 +56,17 @@ typedef enum core_job_kind {
 /* One page of a job. */
 typedef struct core_copy {
     uint64_t from_offset; /* SEAL: in the staging file; DOWN: in the arena's data; UP, WRITE: in the
-                             host arena */
-    uint64_t to_offset;   /* SEAL, UP: in the arena's data; DOWN, READ: in the host arena */
+                             host arena; COOL: in either, as in_host says */
+    uint64_t to_offset;   /* SEAL, UP: in the arena's data; DOWN, READ: in the host arena; COOL: in
+                             the same as from_offset */
     uint32_t bytes;
     uint32_t rows;               /* that the page must say it has */
-    const kvt_page_shape *shape; /* SEAL, UP */
-    kvt_status status;  /* out: KVT_OK, KVT_EIO, KVT_ECORRUPT, KVT_EGEOMETRY, KVT_EVERSION; of the
-                           disk: KVT_ENOENT, KVT_EFULL, KVT_EEXIST, KVT_EORDER */
+    const kvt_page_shape *shape; /* SEAL, UP; COOL: [n_rungs], of the ladder */
+    uint32_t to_bytes;           /* COOL: that it must have under the rung behind this one: */
+    uint8_t rung; /* COOL: which its codecs are of; KVT_EGEOMETRY: this is the right one */
+    uint8_t n_rungs, is_first, in_host; /* COOL; is_first: of a path */
+    kvt_status status; /* out: KVT_OK, KVT_EIO, KVT_ECORRUPT, KVT_EGEOMETRY, KVT_EVERSION; of the
+                          disk: KVT_ENOENT, KVT_EFULL, KVT_EEXIST, KVT_EORDER */
     uint32_t saturated; /* SEAL: out: values that a scale of the engine's own clamped */
     /* the core's own */
     uint32_t frame;
@@ -104,6 +109,7 @@ typedef struct core_job {
     /* WRITE, READ, ERASE */
     core_record *records; /* [n_copies] */
     uint32_t realm;       /* number; all records of a job are of one realm; SEAL: the core's own */
+    int quiet;            /* READ: nobody has asked for these pages, the core's own */
     int raw16;            /* WRITE: pages of 16-bit elements, which the disk may store smaller */
     const uint8_t *realm_bytes;
     uint32_t n_realm_bytes; /* canonical; valid while it is submitted */
@@ -176,7 +182,7 @@ typedef struct core_env {
                      size_t room);
 } core_env;
 
-enum { CORE_TIER_JOBS = 16 };
+enum { CORE_TIER_JOBS = 16, CORE_COOL_JOBS = 1 };
 
 typedef struct core_config {
     uint64_t boot_id;     /* not 0, another at each start */
@@ -199,7 +205,7 @@ typedef struct core_config {
     uint32_t max_leases;             /* of a session */
     uint32_t max_leases_total;       /* of all */
     uint32_t max_claimed_pages;      /* of a session, unsealed */
-    uint32_t max_jobs;               /* under way at once; with tiers, CORE_TIER_JOBS beside */
+    uint32_t max_jobs;               /* under way at once; CORE_TIER_JOBS + CORE_COOL_JOBS beside */
     policy_rule policy;              /* who goes first when room is needed */
     uint32_t grace_ms;               /* an orphaned session is kept so long */
     uint32_t max_wait_ms;            /* bound of WAIT */
@@ -215,6 +221,8 @@ typedef struct core_config {
     uint32_t max_host_frames;
     uint64_t disk_bytes;      /* that records may take in all */
     uint32_t promote_wait_ms; /* ACQUIRE waits so long for pages that come up */
+    uint32_t short_pct;       /* 1 .. 100 of a tier in use: its pages cool; 0: as is good */
+    const char *ladder; /* "i8 > i4": sets that pages go through as they cool; NULL, "": none */
 } core_config;
 
 /* KVT_EINVAL: a limit is out of range, with a sentence in why. KVT_ENOMEM. */
@@ -321,6 +329,8 @@ typedef struct core_counts {
     uint64_t pages_lost;       /* a lower tier did not give them back right: forgotten */
     uint64_t tier_errors;      /* copies, reads and writes that failed */
     uint64_t pages_found;      /* on disk, at start */
+    uint64_t pages_cooled;     /* put into fewer bits */
+    uint64_t bytes_cooled;     /* that this has saved */
     uint64_t tokens_from_host; /* of tokens_served: were in no higher tier */
     uint64_t tokens_from_disk;
     uint64_t rows_important; /* whose importance was handed in */

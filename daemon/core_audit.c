@@ -81,6 +81,9 @@ static void audit_unsealed(audit *a, const page_entry *entry, uint32_t slot) {
 static void audit_page(void *context, page_handle page, const page_entry *entry) {
     audit *a = context;
     const core *c = a->c;
+    const char *fault = cooling_fault(c, (uint32_t)page);
+    if (fault)
+        fail(a, "page %llx is %s", (unsigned long long)page, fault);
     if (entry->frame != PAGE_NO_FRAME) {
         a->n_frames++;
         if (!frames_in_use(c->frames, entry->frame))
@@ -334,6 +337,7 @@ static void audit_pages(audit *a) {
         }
     }
     tiers_refs_of(c, a->refs);
+    cooling_refs_of(c, a->refs, 0);
     page_table_each(c->pages, audit_page, a);
     for (uint32_t i = 0; i < c->config.max_realms; i++)
         if (c->realms[i].number) {
@@ -356,7 +360,7 @@ static void audit_pages(audit *a) {
         fail(a, "%u nodes are hidden, counted %u", a->n_hidden, c->n_hidden);
     if (a->n_held != c->n_held)
         fail(a, "%u nodes are held, counted %u", a->n_held, c->n_held);
-    n_job_frames += tiers_frames_of(c, CORE_JOB_UP, CORE_JOB_UP);
+    n_job_frames += tiers_frames_of(c, CORE_JOB_UP, CORE_JOB_UP) + cooling_refs_of(c, NULL, 0);
     frames_counts places;
     frames_count(c->frames, &places);
     if (places.used != a->n_frames + n_job_frames)

@@ -107,7 +107,7 @@ static int frame_movable(void *context, uint32_t frame) {
     radix_node node = page ? page_get(c->pages, page)->node : RADIX_NONE;
     /* A frame that a job reads is free only when the job is done. */
     return node != RADIX_NONE && !radix_is_busy(c->tree, node) && !page_is_viewed(c, page) &&
-           !(c->tiers && tier_of(c, page)->flags & TIER_GOING_DOWN);
+           !(c->tiers && tier_of(c, page)->flags & TIER_GOING_DOWN) && !page_is_cooling(c, page);
 }
 
 /* Frees the frame: by leaving the arena if the page has a copy below, else with its node. */
@@ -126,7 +126,7 @@ static void vacate(core *c, uint32_t frame) {
  * would empty a slab only by luck. Then the slab that holds the fewest pages is emptied, with
  * whatever hangs below those pages.
  */
-static int evict_slab(core *c, uint64_t bytes) {
+int room_device_slab(core *c, uint64_t bytes) {
     uint32_t list[256], n = 0;
     /* Rare enough that one walk over the page table costs less than an index kept for it would. */
     memset(c->frame_page, 0, c->config.max_frames * sizeof *c->frame_page);
@@ -150,7 +150,7 @@ kvt_status frame_alloc(core *c, uint64_t bytes, uint32_t *ret_frame) {
             if (room_device(c) || evict_tail(c))
                 continue;
         }
-        if (!evict_slab(c, bytes) && !evict_tail(c))
+        if (!room_device_slab(c, bytes) && !evict_tail(c))
             return KVT_EFULL;
     }
 }

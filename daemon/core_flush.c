@@ -174,8 +174,9 @@ static int jobs_have_ended(const tiers *t, uint64_t last_job) {
 }
 
 /* What was flushed would be there again after a restart as long as the disk has a record of it. */
-static int disk_has_forgotten(const tiers *t, held_flush *f) {
-    if (t->found || !jobs_have_ended(t, f->last_job))
+static int disk_has_forgotten(const core *c, held_flush *f) {
+    const tiers *t = c->tiers;
+    if (t->found || !jobs_have_ended(t, f->last_job) || !cooling_has_ended(c, f->last_job))
         return 0;
     if (!f->has_target) {
         f->has_target = 1;
@@ -190,7 +191,7 @@ uint64_t flushes_tick(core *c, uint64_t now_ms) {
         held_flush *f = &c->flushes[i];
         if (!f->used)
             continue;
-        int done = disk_has_forgotten(c->tiers, f);
+        int done = disk_has_forgotten(c, f);
         if (done)
             reply_flush(c, f->ticket, f->number, &f->rep);
         else if (now_ms >= f->due_ms)

@@ -59,11 +59,13 @@ static void erase_record(core *c, const core_found *found) {
                      .bytes = (uint32_t)found->disk_bytes};
 }
 
-static void remember(core *c, page_handle page, const core_record *record, uint32_t flag) {
+static void remember(core *c, page_handle page, const core_record *record, uint32_t bytes,
+                     uint32_t flag) {
     tier_page *at = tier_of(c, page);
     uint32_t *place = found_place(c, &record->key, record->serial);
     at->key = record->key;
     at->serial = record->serial;
+    at->record_bytes = bytes;
     tier_set_flags(c, page, flag, 0);
     if (*place == 0)
         *place = (uint32_t)page + 1;
@@ -77,7 +79,8 @@ static void seal_found(core *c, radix_node node, page_handle page, uint32_t real
     page_move(c->pages, page, PAGE_SEALED);
     page_set_sealed(c->pages, page, 0, found->rows);
     tier_sealed(c, page, realm_slot, found->record->slot, found->bytes);
-    remember(c, page, found->record, TIER_ON_DISK);
+    remember(c, page, found->record, found->bytes, TIER_ON_DISK);
+    cool_sealed(c, page, realm_slot, found->record->slot, found->bytes);
     c->counts.pages_found++;
     if (node_is_sealed(c, node) && is_held(c, radix_parent(c->tree, node))) {
         radix_set_held(c->tree, node, 1);
@@ -120,7 +123,7 @@ void core_found_page(core *c, const core_found *found) {
     if (!entry_is_sealed(page_get(c->pages, page)))
         seal_found(c, node, page, realm_slot, found);
     else if (!(tier_of(c, page)->flags & TIER_CHARGED))
-        remember(c, page, record, TIER_STALE_RECORD);
+        remember(c, page, record, found->bytes, TIER_STALE_RECORD);
 }
 
 uint32_t core_found_realm(core *c, const void *canonical, size_t n_bytes) {

@@ -21,7 +21,7 @@ void core_count(const core *c, core_counts *ret_counts) {
     }
     n.groups = c->n_groups;
     n.waiting = c->n_waiters;
-    n.jobs = c->n_jobs;
+    n.jobs = c->n_jobs + !cooling_is_idle(c);
     n.realms = c->n_realms;
     /* A page in the tree that is not sealed is pinned by a claim, so the filling are all busy. One
      * that left the tree while a job copies it is the job's: its node is free already. */

@@ -110,7 +110,7 @@ void core_disk_lost(core *c) {
         if (!page || !(t->pages[i].flags & (TIER_ON_DISK | TIER_STALE_RECORD | TIER_NO_DISK)))
             continue;
         const page_entry *entry = page_get(c->pages, page);
-        int never = entry->node != RADIX_NONE && radix_slots(c->tree, entry->node) > 1;
+        int never = entry->node != RADIX_NONE && never_on_disk(c, entry->node);
         tier_set_flags(c, page, 0,
                        TIER_ON_DISK | TIER_STALE_RECORD | (never ? 0u : (uint32_t)TIER_NO_DISK));
         if (entry->node == RADIX_NONE)

@@ -46,19 +46,38 @@ static int lift_from_host(core *c, lift *jobs, page_handle page) {
     return 1;
 }
 
-static int lift_from_disk(core *c, lift *jobs, page_handle page) {
+static int read_page(core *c, core_job *job, page_handle page) {
     const tier_page *at = tier_of(c, page);
     uint32_t frame;
-    if (!c->tiers->disk_up)
-        return 0;
-    core_job *job = lift_job(c, &jobs->read, CORE_JOB_READ, at->realm);
-    if (!job || room_host(c, at->bytes, UINT64_MAX, &frame) != KVT_OK)
+    if (room_host(c, at->bytes, UINT64_MAX, &frame) != KVT_OK)
         return 0;
     record_of(c, page, &job->records[job->n_copies]);
     core_copy *copy = tier_job_add(c, job, page, TIER_READING);
     copy->frame = frame;
     copy->to_offset = frames_offset(c->tiers->host, frame);
     return 1;
+}
+
+static int lift_from_disk(core *c, lift *jobs, page_handle page) {
+    if (!c->tiers->disk_up)
+        return 0;
+    core_job *job = lift_job(c, &jobs->read, CORE_JOB_READ, tier_of(c, page)->realm);
+    return job && read_page(c, job, page);
+}
+
+core_job *promote_for_cooling(core *c, core_job *job, page_handle page) {
+    uint32_t realm_slot = tier_of(c, page)->realm;
+    if (!c->tiers->disk_up)
+        return job;
+    if (!job) {
+        job = tier_job(c, CORE_JOB_READ, realm_slot);
+        if (!job)
+            return NULL;
+        job->quiet = 1;
+    }
+    if (job->session == realm_slot)
+        read_page(c, job, page);
+    return job;
 }
 
 /* Is it on its way, or was it sent on its way now? */
@@ -194,7 +213,7 @@ static void read_done(core *c, core_copy *copy) {
     page_lost(c, copy->page);
 }
 
-/* What was read goes on up. */
+/* What was read goes on up; if it was for nobody, what somebody has come to lease meanwhile. */
 static void lift_again(core *c, core_job *done) {
     lift jobs = {0};
     for (uint32_t i = 0; i < done->n_copies; i++) {
@@ -202,6 +221,8 @@ static void lift_again(core *c, core_job *done) {
         if (done->copies[i].status != KVT_OK || entry->node == RADIX_NONE)
             continue;
         radix_node node = entry->node;
+        if (done->quiet && !radix_is_busy(c->tree, node))
+            continue;
         radix_pin(c->tree, node);
         int goes_on = lift_page(c, &jobs, done->copies[i].page);
         radix_unpin(c->tree, node);
@@ -221,8 +242,13 @@ void promote_done(core *c, core_job *job) {
     }
     if (job->kind == CORE_JOB_READ)
         lift_again(c, job);
-    for (uint32_t i = 0; i < job->n_copies; i++)
+    if (job->quiet)
+        cool_fetch_ended(c);
+    for (uint32_t i = 0; i < job->n_copies; i++) {
+        if (job->quiet)
+            cool_fetched(c, job->copies[i].page);
         page_drop(c, job->copies[i].page);
+    }
 }
 
 /* --- what a lease is told ----------------------------------------------------------------------

@@ -22,7 +22,7 @@ uint64_t realm_page_bytes(const realm *r) {
 }
 
 /* What the geometry says, where it is needed all the time. */
-static kvt_status realm_shapes(realm *r, char *why, size_t why_bytes) {
+static kvt_status realm_shapes(const core *c, realm *r, char *why, size_t why_bytes) {
     const kvt_geometry *g = &r->desc.geometry;
     r->page_tokens = g->page_tokens;
     r->n_ranks = g->n_ranks;
@@ -43,6 +43,7 @@ static kvt_status realm_shapes(realm *r, char *why, size_t why_bytes) {
         if (r->windows[group] > r->max_window)
             r->max_window = r->windows[group];
     }
+    realm_ladder(c, r);
     return KVT_OK;
 }
 
@@ -116,7 +117,7 @@ static kvt_status realm_new(core *c, const kvt_realm_req *req, char *why, size_t
     if (status == KVT_OK)
         status = kvt_geometry_check(&r->desc.geometry, why, why_bytes);
     if (status == KVT_OK)
-        status = realm_shapes(r, why, why_bytes);
+        status = realm_shapes(c, r, why, why_bytes);
     if (status == KVT_OK)
         status = realm_check(c, r, why, why_bytes);
     if (status == KVT_OK)

@@ -14,8 +14,7 @@ enum {
 };
 #define KEY_HALF (UINT64_C(1) << 63)
 
-/* What a page in use counts as: used now. */
-static uint64_t key_now(const core *c) {
+uint64_t key_now(const core *c) {
     uint64_t key = policy_key_now(c->policy);
     return key < KEY_HALF ? key : KEY_HALF - 1;
 }
@@ -37,8 +36,7 @@ int room_device_page(core *c, page_handle page) {
     return 1;
 }
 
-/* The first page of `in` whose key is up to date, or ORDER_NONE. */
-static uint32_t coldest(core *c, order *in, uint64_t (*key_of)(const core *, page_handle)) {
+uint32_t order_coldest(core *c, order *in, uint64_t (*key_of)(const core *, page_handle)) {
     for (uint32_t tries = 0; tries < TRIES; tries++) {
         uint64_t key;
         uint32_t index = order_first(in, &key);
@@ -52,7 +50,7 @@ static uint32_t coldest(core *c, order *in, uint64_t (*key_of)(const core *, pag
     return ORDER_NONE;
 }
 
-static uint64_t device_key(const core *c, page_handle page) {
+uint64_t page_key(const core *c, page_handle page) {
     const page_entry *entry = page_get(c->pages, page);
     uint64_t key = radix_key(c->tree, entry->node);
     if ((radix_is_busy(c->tree, entry->node) || page_is_viewed(c, page)) && key_now(c) > key)
@@ -63,7 +61,7 @@ static uint64_t device_key(const core *c, page_handle page) {
 int room_device(core *c) {
     if (!c->tiers)
         return 0;
-    uint32_t index = coldest(c, c->tiers->device_clean, device_key);
+    uint32_t index = order_coldest(c, c->tiers->device_clean, page_key);
     /* If the first of all is in use, so are the others: each counts as used now. */
     return index != ORDER_NONE && room_device_page(c, page_at(c->pages, index));
 }
@@ -99,7 +97,7 @@ static int may_go_for(const core *c, page_handle page, uint64_t for_key) {
 }
 
 static int room_host_one(core *c, uint64_t for_key) {
-    uint32_t index = coldest(c, c->tiers->host_clean, host_key);
+    uint32_t index = order_coldest(c, c->tiers->host_clean, host_key);
     if (index != ORDER_NONE) {
         page_handle page = page_at(c->pages, index);
         if (may_go_for(c, page, for_key) && host_page_goes(c, page))
@@ -171,7 +169,7 @@ int room_disk(core *c, uint64_t bytes) {
         for (uint32_t slot = 0, n = radix_slots(c->tree, node); slot < n; slot++) {
             const tier_page *at = tier_of(c, node_page(c, node, slot));
             if (node_entry(c, node, slot) && at->flags & TIER_ON_DISK)
-                of_node += tier_record_bytes(at->bytes, at->n_tokens);
+                of_node += tier_charge(at);
         }
         if (of_node == 0) /* what is the coldest is not what takes the room */
             break;

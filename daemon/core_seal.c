@@ -269,6 +269,7 @@ static kvt_status copy_settle(core *c, const session *s, const core_job *job, co
     page_set_sealed(c->pages, copy->page, s->number, (uint16_t)copy->rows);
     copy->frame = PAGE_NO_FRAME;
     tier_sealed(c, copy->page, job->realm, copy->slot, copy->bytes);
+    cool_sealed(c, copy->page, job->realm, copy->slot, copy->bytes);
     c->counts.pages_sealed++;
     c->counts.values_saturated += copy->saturated;
     node_settle(c, r, copy->node);

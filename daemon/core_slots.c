@@ -85,6 +85,7 @@ kvt_status node_claim_pages(core *c, radix_node node) {
 void slot_empty(core *c, radix_node node, uint32_t slot) {
     page_handle page = node_page(c, node, slot);
     tier_unlist(c, page);
+    cool_unlist(c, page);
     /* A job that still copies it finds out by this that the page is wanted no more. */
     page_set_node(c->pages, page, RADIX_NONE);
     radix_set_handle(c->tree, node, slot, 0);

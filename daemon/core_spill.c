@@ -181,6 +181,13 @@ static int may_write(core *c, const core_job *job, page_handle page, uint32_t *r
     return (flags & TIER_ON_DISK) != 0;
 }
 
+static void set_record_bytes(core *c, page_handle page, uint32_t bytes) {
+    tier_page *at = tier_of(c, page);
+    c->tiers->disk_used -= tier_charge(at);
+    at->record_bytes = bytes;
+    c->tiers->disk_used += tier_charge(at);
+}
+
 static void write_add(core *c, core_job *job, page_handle page, uint32_t in_job) {
     tier_page *at = tier_of(c, page);
     core_record *record = &job->records[job->n_copies];
@@ -192,6 +199,9 @@ static void write_add(core *c, core_job *job, page_handle page, uint32_t in_job)
         record->parent_serial = 0;
         record->key = tier_key_child(&record->parent, at->slot, record->tokens, record->n_tokens);
     }
+    /* Until a record that is there has been replaced, the larger of the two counts. */
+    if (!(at->flags & TIER_CHARGED) || at->record_bytes < at->bytes)
+        set_record_bytes(c, page, at->bytes);
     core_copy *copy = tier_job_add(c, job, page, TIER_WRITING);
     copy->from_offset = frames_offset(c->tiers->host, at->host_frame);
     at->key = record->key;
@@ -222,7 +232,8 @@ static void write_start(core *c) {
         }
         if (job && job->realm != c->realms[at->realm].number)
             break;
-        if (!room_disk(c, tier_record_bytes(at->bytes, at->n_tokens)))
+        uint64_t bytes = tier_record_bytes(at->bytes, at->n_tokens), has = tier_charge(at);
+        if (!room_disk(c, bytes > has ? bytes - has : 0))
             break;
         if (!job)
             job = tier_job(c, CORE_JOB_WRITE, at->realm);
@@ -257,6 +268,7 @@ static void write_done(core *c, core_copy *copy, const core_record *record) {
     if (copy->status == KVT_OK) {
         at->serial = record->serial;
         tier_set_flags(c, copy->page, TIER_ON_DISK, TIER_WRITING | TIER_STALE_RECORD);
+        set_record_bytes(c, copy->page, copy->bytes);
         c->counts.pages_written++;
         if (at->flags & TIER_NO_DISK && page_get(c->pages, copy->page)->node != RADIX_NONE)
             tier_withdraw(c, page_get(c->pages, copy->page)->node);

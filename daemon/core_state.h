@@ -18,7 +18,12 @@
 #include "store/order.h"
 #include "store/page_table.h"
 
-enum { NONE = 0 };
+enum {
+    NONE = 0,
+    COOL_MAX_RUNGS = 4, /* sets of a ladder */
+    COOL_BATCH = 8,     /* pages of a job that cools */
+};
+typedef struct cooling cooling; /* core_cool.c */
 
 typedef struct realm {
     uint32_t number;      /* 0: free */
@@ -30,6 +35,8 @@ typedef struct realm {
     uint32_t max_window;              /* 0: no group has one */
     uint32_t max_tokens;              /* of a path: its pages of all groups fit a reply */
     kvt_page_shape shapes[KVT_MAX_GROUPS];
+    uint32_t n_rungs; /* of its ladder, from its own codec set on; 1: its pages do not cool */
+    kvt_page_shape rungs[KVT_MAX_GROUPS][COOL_MAX_RUNGS];
     uint32_t n_jobs; /* that read its shapes */
     uint32_t n_bytes;
     uint8_t canonical[KVT_WIRE_MAX_REALM_BYTES];
@@ -198,9 +205,10 @@ enum {
     TIER_STALE_RECORD = 1 << 5,
     /* Another page has the same key: this one and those behind it are never written. */
     TIER_NO_DISK = 1 << 6,
-    TIER_KNOWN = 1 << 7, /* the page was sealed; without it nothing else here counts */
+    TIER_KNOWN = 1 << 7,   /* the page was sealed; without it nothing else here counts */
+    TIER_COOLING = 1 << 8, /* a job is at it, too */
     TIER_CHARGED = TIER_ON_DISK | TIER_WRITING | TIER_STALE_RECORD, /* counts in disk_used */
-    TIER_BUSY = TIER_GOING_DOWN | TIER_GOING_UP | TIER_WRITING | TIER_READING,
+    TIER_BUSY = TIER_GOING_DOWN | TIER_GOING_UP | TIER_WRITING | TIER_READING | TIER_COOLING,
 };
 typedef struct tier_page {
     tier_key key; /* on disk, if it is there or being written */
@@ -208,6 +216,7 @@ typedef struct tier_page {
     uint64_t read_at, lifted_at; /* tiers.moves when it came from the disk, and from the host */
     uint32_t host_frame;         /* PAGE_NO_FRAME: none */
     uint32_t bytes;              /* encoded */
+    uint32_t record_bytes;       /* of the record: it is written anew after the page has cooled */
     uint32_t flags;              /* TIER_... */
     uint32_t realm;              /* slot */
     uint32_t depth;
@@ -349,7 +358,8 @@ struct core {
     core_job *free_jobs;
     uint32_t n_jobs; /* under way, all kinds */
 
-    tiers *tiers; /* NULL: the arena is all there is */
+    tiers *tiers;     /* NULL: the arena is all there is */
+    cooling *cooling; /* NULL: no page is put into fewer bits */
 
     uint32_t n_held; /* sealed pages in the tree */
     int draining;
@@ -597,6 +607,7 @@ void tiers_close(tiers *t);                      /* NULL is accepted */
 uint32_t page_slack(const core_config *config);  /* pages that only jobs and views may hold */
 int is_resident(const core *c, radix_node node); /* a root, or its bytes are in the arena */
 tier_page *tier_of(const core *c, page_handle page);
+int never_on_disk(const core *c, radix_node node);
 void tier_sealed(core *c, page_handle page, uint32_t realm_slot, uint32_t slot, uint32_t bytes);
 void tier_placed(core *c, page_handle page);  /* a copy came or went: list it anew */
 void tier_unlist(core *c, page_handle page);  /* it leaves the tree */
@@ -612,11 +623,16 @@ void tiers_refs_of(const core *c, uint32_t *refs); /* of its jobs, added to refs
 uint32_t tiers_frames_of(const core *c, core_job_kind kind, core_job_kind other);
 
 /* --- core_room.c: who has to go in a tier --- */
+uint64_t key_now(const core *c);                    /* what a page in use counts as */
+uint64_t page_key(const core *c, page_handle page); /* of its node, or that if it is busy */
+/* The first page of the order whose key is up to date, or ORDER_NONE. */
+uint32_t order_coldest(core *c, order *in, uint64_t (*key_of)(const core *, page_handle));
 int room_device(core *c);                        /* one arena frame is free; 0: none could be */
 int room_device_page(core *c, page_handle page); /* that of this page */
 /* A host frame, for a page of this key. */
 kvt_status room_host(core *c, uint64_t bytes, uint64_t for_key, uint32_t *ret_frame);
-int room_disk(core *c, uint64_t bytes); /* 0: not now, but perhaps when records are erased */
+uint64_t tier_charge(const tier_page *at); /* what its record takes of the disk's budget */
+int room_disk(core *c, uint64_t bytes);    /* 0: not now, but perhaps when records are erased */
 
 /* --- core_spill.c: downwards --- */
 void tiers_pump(core *c); /* starts what should be copied down, as far as jobs are free */
@@ -640,6 +656,9 @@ void reply_tend(core *c, const waiter *w);
 int promote_path(core *c, radix_node node, radix_node partial);
 int promote_lease(core *c, const lease *l); /* of its path, or of its view */
 void promote_done(core *c, core_job *job);
+/* Adds the page to a job that reads it from disk for nobody (NULL: a new one); not if it cannot be.
+ * Returns the job, NULL if there is none. */
+core_job *promote_for_cooling(core *c, core_job *job, page_handle page);
 void lease_note_tiers(core *c, lease *l); /* it asks for its pages now */
 uint32_t lease_page_tier(const core *c, const lease *l, page_handle page); /* where it was then */
 void lease_count_tiers(core *c, lease *l);                                 /* when it is answered */
@@ -650,8 +669,26 @@ void serve_prefetch(core *c, request *rq);
 /* --- core_lost.c --- */
 void page_lost(core *c, page_handle page); /* no tier has it */
 
+/* --- core_cool.c --- */
+kvt_status cooling_open(core *c, char *why, size_t why_bytes); /* nothing to do without a ladder */
+void cooling_close(cooling *k);                                /* NULL is accepted */
+void realm_ladder(const core *c, realm *r);                    /* its shapes are known */
+void cool_sealed(core *c, page_handle page, uint32_t realm_slot, uint32_t slot, uint32_t bytes);
+void cool_unlist(core *c, page_handle page);  /* it leaves the tree */
+void cool_fetched(core *c, page_handle page); /* it has been read from disk, or not */
+void cool_fetch_ended(core *c);
+void cool_pump(core *c);
+void cool_job_done(core *c, core_job *job);
+int page_is_cooling(const core *c, page_handle page); /* a job reads its bytes */
+int cooling_is_idle(const core *c);
+int cooling_has_ended(const core *c, uint64_t last_job);
+/* Frames that its job has and no page has yet; the job's pages are added to refs (may be NULL). */
+uint32_t cooling_refs_of(const core *c, uint32_t *refs, int in_host);
+const char *cooling_fault(const core *c, uint32_t index);
+
 /* --- core_evict.c --- */
-int evict_coldest(core *c);                                           /* 0: nothing may go */
+int room_device_slab(core *c, uint64_t bytes); /* makes room for a slab of such frames; 0: no */
+int evict_coldest(core *c);                    /* 0: nothing may go */
 kvt_status frame_alloc(core *c, uint64_t bytes, uint32_t *ret_frame); /* evicts for it */
 /* Short held pages whose tokens begin this one are covered by it from now on. */
 void replace_short(core *c, radix_node node);

@@ -34,7 +34,8 @@
  */
 
 uint32_t page_slack(const core_config *config) {
-    return config->max_pages + (config->host_bytes ? TIER_JOBS * TIER_BATCH : 0);
+    uint32_t of_cooling = config->ladder && config->ladder[0] ? COOL_BATCH : 0;
+    return config->max_pages + of_cooling + (config->host_bytes ? TIER_JOBS * TIER_BATCH : 0);
 }
 
 static kvt_status open_order(uint32_t pages, uint32_t room, void **memory, order **ret_order) {
@@ -211,20 +212,26 @@ void tier_placed(core *c, page_handle page) {
         order_remove(t->host_clean, index), order_remove(t->host_dirty, index);
 }
 
+/* Pages of a node of several stay in the arena; what was flushed must not be found after a restart,
+ * whoever leases it still, or seals it now. */
+int never_on_disk(const core *c, radix_node node) {
+    return radix_slots(c->tree, node) > 1 || is_flushed(c, node);
+}
+
 void tier_sealed(core *c, page_handle page, uint32_t realm_slot, uint32_t slot, uint32_t bytes) {
     if (!c->tiers)
         return;
     const page_entry *entry = page_get(c->pages, page);
     uint32_t n_tokens;
     radix_tokens(c->tree, entry->node, &n_tokens);
-    *tier_of(c, page) = (tier_page){
-        .host_frame = PAGE_NO_FRAME,
-        .bytes = bytes,
-        .flags = radix_slots(c->tree, entry->node) > 1 ? TIER_KNOWN | TIER_NO_DISK : TIER_KNOWN,
-        .realm = realm_slot,
-        .depth = radix_depth(c->tree, entry->node) - 1,
-        .n_tokens = (uint16_t)n_tokens,
-        .slot = (uint16_t)slot};
+    *tier_of(c, page) =
+        (tier_page){.host_frame = PAGE_NO_FRAME,
+                    .bytes = bytes,
+                    .flags = TIER_KNOWN | (never_on_disk(c, entry->node) ? TIER_NO_DISK : 0u),
+                    .realm = realm_slot,
+                    .depth = radix_depth(c->tree, entry->node) - 1,
+                    .n_tokens = (uint16_t)n_tokens,
+                    .slot = (uint16_t)slot};
     c->tiers->n_absent += entry->frame == PAGE_NO_FRAME;
     tier_placed(c, page);
 }
@@ -257,18 +264,17 @@ void tier_drop_host(core *c, page_handle page) {
     c->tiers->n_host--;
 }
 
-/* What the page takes, or is about to take, of the disk's budget. */
-static uint64_t charge(const tier_page *at) {
-    return at->flags & TIER_CHARGED ? tier_record_bytes(at->bytes, at->n_tokens) : 0;
+uint64_t tier_charge(const tier_page *at) {
+    return at->flags & TIER_CHARGED ? tier_record_bytes(at->record_bytes, at->n_tokens) : 0;
 }
 
 void tier_set_flags(core *c, page_handle page, uint32_t set, uint32_t clear) {
     tiers *t = c->tiers;
     tier_page *at = tier_of(c, page);
-    t->disk_used -= charge(at);
+    t->disk_used -= tier_charge(at);
     t->n_disk -= (at->flags & TIER_ON_DISK) != 0;
     at->flags = (at->flags & ~clear) | set;
-    t->disk_used += charge(at);
+    t->disk_used += tier_charge(at);
     t->n_disk += (at->flags & TIER_ON_DISK) != 0;
 }
 
@@ -280,7 +286,7 @@ static void push_erase(tiers *t, const tier_page *at) {
                      .serial = at->serial,
                      .depth = at->depth,
                      .slot = at->slot,
-                     .bytes = (uint32_t)charge(at)};
+                     .bytes = (uint32_t)tier_charge(at)};
 }
 
 static void withdraw_page(core *c, page_handle page) {
@@ -291,7 +297,7 @@ static void withdraw_page(core *c, page_handle page) {
     at->flags |= TIER_NO_DISK;
     int other = page_get(c->pages, page)->frame != PAGE_NO_FRAME || at->host_frame != PAGE_NO_FRAME;
     if (other && at->flags & (TIER_ON_DISK | TIER_STALE_RECORD)) {
-        uint64_t bytes = charge(at);
+        uint64_t bytes = tier_charge(at);
         push_erase(t, at);
         tier_set_flags(c, page, 0, TIER_ON_DISK | TIER_STALE_RECORD);
         t->disk_used += bytes;
@@ -379,6 +385,8 @@ static const char *page_fault(const core *c, uint32_t index, const page_entry *e
     if (entry->node != RADIX_NONE && entry->frame == PAGE_NO_FRAME &&
         at->host_frame == PAGE_NO_FRAME && !(at->flags & TIER_ON_DISK))
         return "sealed, and in no tier";
+    if (entry->node != RADIX_NONE && never_on_disk(c, entry->node) && !(at->flags & TIER_NO_DISK))
+        return "may be written to disk, and never should";
     if (at->flags & TIER_GOING_UP && entry->node != RADIX_NONE && entry->frame != PAGE_NO_FRAME)
         return "goes up, and is there";
     return NULL;
@@ -400,7 +408,7 @@ kvt_status tiers_audit(const core *c, char *why, size_t why_bytes) {
             status = kvt_say(why, why_bytes, KVT_EINTERNAL, "page %u: %s", i, fault);
         n_host += t->pages[i].flags & TIER_KNOWN && t->pages[i].host_frame != PAGE_NO_FRAME;
         n_disk += (t->pages[i].flags & TIER_ON_DISK) != 0;
-        disk_used += charge(&t->pages[i]);
+        disk_used += tier_charge(&t->pages[i]);
         n_absent += entry && entry->node != RADIX_NONE && entry->state == PAGE_SEALED &&
                     entry->frame == PAGE_NO_FRAME;
     }
@@ -411,7 +419,8 @@ kvt_status tiers_audit(const core *c, char *why, size_t why_bytes) {
     if (status == KVT_OK &&
         (n_absent != t->n_absent || n_host != t->n_host || n_disk != t->n_disk ||
          disk_used != t->disk_used ||
-         places.used != n_host + tiers_frames_of(c, CORE_JOB_DOWN, CORE_JOB_READ)))
+         places.used != n_host + tiers_frames_of(c, CORE_JOB_DOWN, CORE_JOB_READ) +
+                            cooling_refs_of(c, NULL, 1)))
         status = kvt_say(why, why_bytes, KVT_EINTERNAL,
                          "tiers: %u absent of %u, %u in host frames of %u (%u in use), %u on disk "
                          "of %u, %llu disk bytes of %llu",

@@ -25,4 +25,9 @@ void job_run_seal(core_job *job, kvt_device *device, const job_staging *from);
 /* Copies the pages of a CORE_JOB_DOWN or CORE_JOB_UP; host is the data of the host arena. */
 void job_run_tier(core_job *job, kvt_device *device, char *host);
 
+/* Encodes the pages of a CORE_JOB_COOL anew, each under the next codec set of its ladder, beside
+ * where they lie. KVT_EGEOMETRY: it is not under the set that was said; KVT_ELIMIT: it would take
+ * more than was said, since it holds what the codecs refuse; KVT_ECORRUPT, KVT_EIO, KVT_ENOMEM. */
+void job_run_cool(core_job *job, kvt_device *device, char *host);
+
 #endif

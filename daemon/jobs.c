@@ -147,6 +147,9 @@ static void run_job(jobs *j, core_job *job) {
     case CORE_JOB_UP:
         job_run_tier(job, j->options.device, j->options.host);
         return;
+    case CORE_JOB_COOL:
+        job_run_cool(job, j->options.device, j->options.host);
+        return;
     case CORE_JOB_WRITE:
     case CORE_JOB_READ:
     case CORE_JOB_ERASE:

@@ -335,6 +335,18 @@ const param params[] = {
      .high = 64 * TiB,
      .standard = "\"16GiB\"",
      .text = "What the files in `disk_dir` may take, at every moment."},
+    {.name = "ladder",
+     .type = PARAM_TEXT,
+     .flags = PARAM_EMPTY,
+     .offset = AT(ladder),
+     .high = PARAM_MAX_TEXT_BYTES,
+     .standard = "\"\"",
+     .text =
+         "Codec sets that pages go through as they cool: `i8 > i4` puts the coldest pages of "
+         "realms with i8 into i4, when room is short in the lowest tier, before any is evicted. "
+         "Realms whose set is not named, or is the last, are left alone; `f16 > i8 > i4` is "
+         "possible, and each step loses bits. A page is decoded as its header says, so workers "
+         "need not know. Empty: pages stay as they were sealed."},
     {.name = "promote_wait_ms",
      .type = PARAM_MS,
      .offset = AT(promote_wait_ms),

@@ -79,6 +79,7 @@ typedef struct param_values {
     uint64_t max_wait_ms;
     uint64_t host;                           /* bytes of the host tier; 0: none */
     char disk_dir[PARAM_MAX_TEXT_BYTES + 1]; /* "": no disk tier */
+    char ladder[PARAM_MAX_TEXT_BYTES + 1];   /* "": pages do not cool */
     uint64_t disk;                           /* bytes */
     uint64_t promote_wait_ms;
     uint64_t drain_ms;

@@ -50,6 +50,8 @@
     X(pages_lost)                                                                                  \
     X(tier_errors)                                                                                 \
     X(pages_found)                                                                                 \
+    X(pages_cooled)                                                                                \
+    X(bytes_cooled)                                                                                \
     X(tokens_from_host)                                                                            \
     X(tokens_from_disk)                                                                            \
     X(rows_important)                                                                              \

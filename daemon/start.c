@@ -194,7 +194,7 @@ static kvt_status open_threads(tenant *t, char *why, size_t why_bytes) {
                            .device = t->device,
                            .host = t->host.data,
                            .n_threads = (uint32_t)values->job_threads,
-                           .max_jobs = max_jobs(values) + CORE_TIER_JOBS,
+                           .max_jobs = max_jobs(values) + CORE_TIER_JOBS + CORE_COOL_JOBS,
                            .max_staging = 2 * (uint32_t)values->max_sessions,
                            .done = job_done,
                            .context = t};
@@ -241,6 +241,7 @@ static kvt_status open_core(tenant *t, char *why, size_t why_bytes) {
         .max_host_frames = arena_auto_pages(t->host.bytes),
         .disk_bytes = tenant_disk_room(t),
         .promote_wait_ms = (uint32_t)v->promote_wait_ms,
+        .ladder = v->ladder,
     };
     wanted.max_owner_pinned_bytes =
         v->max_pinned_owner ? v->max_pinned_owner : wanted.max_pinned_bytes;

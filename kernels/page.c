@@ -163,6 +163,16 @@ kvt_status kvt_page_encode_first(const kvt_page_shape *shape, uint32_t rows, con
     return encode(shape, rows, from, 1, to, to_bytes, ret_bytes);
 }
 
+size_t kvt_page_first_bytes(const kvt_page_shape *shape, uint32_t rows) {
+    uint32_t raw_rows = rows < KVT_PAGE_SINK_ROWS ? rows : KVT_PAGE_SINK_ROWS;
+    kvt_range_list list = kvt_coded_ranges(shape);
+    if (!loses_bits(&list))
+        return kvt_page_bytes(shape, rows);
+    size_t bytes = kvt_page_raw_bytes(shape, raw_rows);
+    return rows > raw_rows ? bytes + kvt_page_bytes(shape, rows - raw_rows) - KVT_PAGE_HEADER_BYTES
+                           : bytes;
+}
+
 /* ------------------------------------------------------------------------------------------------
  * Copy-on-write
  * ---------------------------------------------------------------------------------------------- */

@@ -102,6 +102,8 @@ kvt_status kvt_page_encode(const kvt_page_shape *shape, uint32_t rows, const kvt
  */
 kvt_status kvt_page_encode_first(const kvt_page_shape *shape, uint32_t rows, const kvt_layout *from,
                                  void *to, size_t to_bytes, size_t *ret_bytes);
+/* What it gives, if the codecs take every element. */
+size_t kvt_page_first_bytes(const kvt_page_shape *shape, uint32_t rows);
 
 /*
  * Copy-on-write. Writes at `to` a page whose first `keep_rows` rows are those of `page` (copied as
@@ -150,6 +152,10 @@ kvt_status kvt_page_transcode(const kvt_page_shape *shape, const void *page, siz
                               int is_first, void *elements, void *to, size_t to_bytes,
                               size_t *ret_bytes);
 size_t kvt_page_elements_bytes(const kvt_page_shape *shape);
+
+/* Is the page, which has this geometry, encoded under the codecs of this shape? (Segments may have
+ * fallen back to raw16.) A page that is damaged is not. */
+int kvt_page_is_under(const kvt_page_shape *shape, const void *page, size_t page_bytes);
 
 /* What a header says, for reports; of a page that passed kvt_page_check. */
 typedef struct kvt_page_info {

@@ -1,6 +1,8 @@
 /* page_transcode.c - a page under other codecs. */
 #include "kernels/page.h"
 
+#include <string.h>
+
 #include "kernels/page_header.h"
 
 static size_t part_bytes(const kvt_page_shape *shape, int part) {
@@ -36,4 +38,21 @@ kvt_status kvt_page_transcode(const kvt_page_shape *shape, const void *page, siz
         return status;
     return kvt_page_encode_cow(shape, NULL, 0, 0, header.rows, &layout, is_first, to, to_bytes,
                                ret_bytes);
+}
+
+static int same_range(const kvt_codec_range *a, const kvt_codec_range *b) {
+    return a->first_layer == b->first_layer && a->n_layers == b->n_layers &&
+           a->codec[0] == b->codec[0] && a->codec[1] == b->codec[1] &&
+           memcmp(a->scale, b->scale, sizeof a->scale) == 0;
+}
+
+int kvt_page_is_under(const kvt_page_shape *shape, const void *page, size_t page_bytes) {
+    kvt_page_header header;
+    if (kvt_page_header_read(shape, page, page_bytes, &header) != KVT_OK ||
+        header.list.n_ranges != shape->n_ranges)
+        return 0;
+    for (uint32_t i = 0; i < shape->n_ranges; i++)
+        if (!same_range(&header.list.ranges[i], &shape->ranges[i]))
+            return 0;
+    return 1;
 }

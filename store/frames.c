@@ -201,6 +201,7 @@ kvt_status frames_alloc(frames *f, uint64_t bytes, uint32_t *ret_frame) {
     e->state = ENTRY_USED;
     e->rounding_bytes = (uint8_t)((uint64_t)units * FRAMES_ALIGN_BYTES - bytes);
     s->n_used++;
+    f->classes[s->size_class].n_used++;
     frames_bucket_in(f, at);
     f->n_free--;
     f->n_used++;
@@ -233,6 +234,7 @@ void frames_free(frames *f, uint32_t frame) {
     e->slab = f->entries[s->frame].state == ENTRY_FREE && s->frame != frame ? s->frame : NONE;
     s->frame = frame;
     s->n_used--;
+    f->classes[s->size_class].n_used--;
     if (s->n_used == 0)
         frames_slab_end(f, at);
     else
@@ -267,6 +269,14 @@ uint64_t frames_generation(const frames *f, uint32_t frame) {
 
 int frames_in_stretch(const frames *f, uint32_t frame) {
     return f->slabs[used(f, frame)->slab].vacating;
+}
+
+uint64_t frames_free_like(const frames *f, uint64_t bytes) {
+    uint32_t units;
+    uint32_t c = frames_units(f, bytes, &units) == KVT_OK ? frames_class_find(f, units) : NONE;
+    return c == NONE
+               ? 0
+               : (uint64_t)f->classes[c].n_slabs * f->classes[c].n_frames - f->classes[c].n_used;
 }
 
 void frames_count(const frames *f, frames_counts *ret_counts) {

@@ -39,7 +39,7 @@ typedef struct frames frames;
 /*
  * max_frames: frame ids, the length of the generation table. arena_bytes: a multiple of
  * FRAMES_GRANULE_BYTES. Takes 12 bytes a frame id and 24 a slab at most (min(granules, ids) slabs),
- * a bit and a half a granule, 48 a class.
+ * a bit and a half a granule, 52 a class.
  *
  * An id stays with its slab until that is emptied. With one size in use, max_frames frames can be
  * had; with several, ids of free frames of one class are missing for another (then frames_alloc
@@ -102,6 +102,8 @@ typedef struct frames_counts {
     uint64_t used_bytes;  /* sum of the sizes ASKED FOR by the frames in use */
     uint64_t waste_bytes; /* rounding of the frames in use, and tails of slabs */
 } frames_counts;
+/* Free frames of this size in the slabs that there are (ids may lack for some). */
+uint64_t frames_free_like(const frames *f, uint64_t bytes);
 void frames_count(const frames *f, frames_counts *ret_counts);
 
 kvt_status frames_audit(const frames *f, char *why, size_t why_bytes);

@@ -66,6 +66,7 @@ typedef struct size_class {
     uint16_t buckets_used; /* bit b: buckets[b] is not empty */
     uint32_t n_granules;   /* of a slab */
     uint32_t tail_bytes;   /* of a slab */
+    uint32_t n_used;       /* frames */
     uint32_t buckets[N_BUCKETS];
 } size_class;
 

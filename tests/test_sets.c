@@ -457,6 +457,7 @@ static void test_transcode(const kvt_geometry *g, const char *from_set, const ch
     CHECK_EQ((is_first ? kvt_page_encode_first : kvt_page_encode)(&to, rows, &middle.layout, want,
                                                                   room, &want_bytes),
              KVT_OK);
+    CHECK_EQ(want_bytes, is_first ? kvt_page_first_bytes(&to, rows) : kvt_page_bytes(&to, rows));
     for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++) {
         const kvt_cpu_path *path = kvt_cpu_find(paths[i]);
         if (!path)
@@ -464,6 +465,8 @@ static void test_transcode(const kvt_geometry *g, const char *from_set, const ch
         kvt_cpu_use(path);
         CHECK_EQ(kvt_page_transcode(&to, page, bytes, is_first, elements, got, room, &got_bytes),
                  KVT_OK);
+        CHECK(kvt_page_is_under(&to, got, got_bytes) && kvt_page_is_under(&from, page, bytes));
+        CHECK_EQ(kvt_page_is_under(&from, got, got_bytes), strcmp(from_set, to_set) == 0);
         CHECK_MSG(got_bytes == want_bytes && memcmp(got, want, want_bytes) == 0, "%s to %s by %s",
                   from_set, to_set, path->name);
         kv_kit a = decode(&from, g, got, got_bytes, rows, KV_GAPS),
@@ -479,6 +482,7 @@ static void test_transcode(const kvt_geometry *g, const char *from_set, const ch
     ((uint8_t *)page)[40] ^= 1; /* a header that is not one */
     CHECK_EQ(kvt_page_transcode(&to, page, bytes, is_first, elements, got, room, &got_bytes),
              KVT_ECORRUPT);
+    CHECK(!kvt_page_is_under(&from, page, bytes));
     free(elements);
     free(first);
     free(page);

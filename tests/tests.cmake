@@ -39,7 +39,7 @@ if(KVT_SANITIZE)
 else()
     set(gpu_labels e2e)
 endif()
-foreach(name kill cut death access flight share drift keep tiers spill source spans views realms room)
+foreach(name kill cut death access flight share drift keep tiers spill source cool spans views realms room)
     kvt_test(e2e_${name} SOURCES e2e/${name}.c e2e/e2e.c LIBS kvtrunk_static kvt_oracle
              LABELS e2e NEEDS kvtrunkd TIMEOUT 300)
     kvt_test(e2e_${name}_gpu TARGET e2e_${name} LABELS ${gpu_labels}

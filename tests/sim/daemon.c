@@ -78,7 +78,14 @@ void sim_job_run(sim_world *w, core_job *job) {
                 job->copies[i].status = KVT_EIO;
         return;
     }
-    if (job->kind > CORE_JOB_UP) {
+    if (job->kind == CORE_JOB_COOL) {
+        job_run_cool(job, &the_device.base, (char *)w->host);
+        for (uint32_t i = 0; i < job->n_copies; i++)
+            if (sim_chance(w, 20))
+                job->copies[i].status = sim_below(w, 2) ? KVT_EIO : KVT_ENOMEM;
+        return;
+    }
+    if (job->kind >= CORE_JOB_WRITE) {
         sim_disk_run(w, job);
         return;
     }
@@ -104,7 +111,7 @@ void sim_job_run(sim_world *w, core_job *job) {
 
 static void push_job(sim_world *w, core_job *job, sim_event_kind kind) {
     sim_push(w, (sim_event){.kind = kind, .job = job, .boot = w->boot},
-             sim_chance(w, 50) ? 3000 : 20);
+             sim_chance(w, job->kind == CORE_JOB_COOL ? 700 : 50) ? 3000 : 20);
 }
 
 static void env_submit(void *context, core_job *job) {
@@ -246,6 +253,7 @@ void sim_daemon_kill(sim_world *w) {
     core_counts n;
     core_count(w->core, &n);
     w->n_expired += n.claims_expired;
+    w->n_cooled += n.pages_cooled;
     core_close(w->core);
     for (uint32_t i = 0; i < w->n_stagings; i++)
         w->stagings[i].open = 0;

@@ -104,7 +104,7 @@ void sim_disk_run(sim_world *w, core_job *job) {
         w->n_disk_writes += job->kind == CORE_JOB_WRITE && copy->status == KVT_OK;
         w->n_disk_reads += job->kind == CORE_JOB_READ && copy->status == KVT_OK;
     }
-    if (is_down && sim_chance(w, 200)) {
+    if (sim_chance(w, is_down ? 200 : 10)) {
         sim_disk_close(w);
         core_disk_lost(w->core);
         w->n_lost++;

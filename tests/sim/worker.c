@@ -323,7 +323,6 @@ static void call_seal(sim_world *w, sim_worker *k, int slot) {
     uint32_t n = 1 + sim_below(w, SIM_STAGING_SLOTS);
     n = n < last - first ? n : last - first;
     first += sim_chance(w, 30) ? 1 : 0; /* out of order */
-    uint32_t req_first = first;
     kvt_seal_page items[SIM_STAGING_SLOTS * SIM_MAX_GROUPS];
     kvt_seal_req req = {.lease = l->id};
     int late = sim_below(w, 4) == 0; /* it has no old rows of window groups any more */
@@ -344,7 +343,7 @@ static void call_seal(sim_world *w, sim_worker *k, int slot) {
     for (uint32_t i = 0; i < req.n_pages; i++)
         kvt_wire_put_seal_page(&o.w, &items[i]);
     k->op_path = *l;
-    k->op_first_page = req_first;
+    k->op_first_page = items[0].page;
     w->n_seals++;
     sim_call(w, k, &o, KVT_OP_SEAL, (uint32_t)slot, 0);
 }

@@ -215,6 +215,22 @@ static void step(sim_world *w) {
 /* --- a run --------------------------------------------------------------------------------------
  */
 
+/* In half of the worlds pages cool, in one step or in two. */
+static void make_ladder(sim_world *w) {
+    static const char *const sets[] = {"f16", "i8", "i4"};
+    uint32_t first = w->seed % 4 == 1 ? 1 : 0;
+    w->n_rungs = w->seed % 4 < 2 ? SIM_MAX_RUNGS - first : 1;
+    w->realm_desc.codec = first ? sets[first] : "";
+    w->config.ladder = w->n_rungs > 1 ? "f16 > i8 > i4" : NULL;
+    for (uint32_t i = 0; i < w->geometry.n_groups; i++) {
+        for (uint32_t k = 0; k < w->n_rungs; k++)
+            CHECK_EQ(
+                kvt_page_shape_init(&w->geometry, i, sets[first + k], NULL, 0, &w->rungs[i][k]),
+                KVT_OK);
+        w->shapes[i] = w->rungs[i][0];
+    }
+}
+
 /* Half of the worlds have models with layer groups and windows. */
 static void make_geometry(sim_world *w) {
     static const kvt_group groups[][SIM_MAX_GROUPS] = {
@@ -223,14 +239,14 @@ static void make_geometry(sim_world *w) {
     };
     const kvt_group *g = groups[sim_below(w, sizeof groups / sizeof *groups)];
     uint32_t n_groups = g[1].n_layers ? 2 : 1;
-    kvt_geometry_init(&w->geometry, g[0].n_layers + g[1].n_layers, 1, n_groups > 1 ? 32 : 64,
-                      SIM_PAGE_TOKENS);
+    /* Pages that cool are small slabs each, so that an arena of a few has room for other sizes. */
+    uint32_t head_dim = (w->seed % 4 < 2 ? 60 : 64) / n_groups;
+    kvt_geometry_init(&w->geometry, g[0].n_layers + g[1].n_layers, 1, head_dim, SIM_PAGE_TOKENS);
     w->geometry.n_groups = n_groups;
-    w->geometry.n_ranks = w->seed % 4 == 3 ? SIM_MAX_RANKS : 1;
-    for (uint32_t i = 0; i < n_groups; i++) {
+    w->geometry.n_ranks = w->seed % 4 == 3 ? SIM_MAX_RANKS : 1; /* of those that do not cool */
+    for (uint32_t i = 0; i < n_groups; i++)
         w->geometry.groups[i] = g[i];
-        CHECK_EQ(kvt_page_shape_init(&w->geometry, i, NULL, NULL, 0, &w->shapes[i]), KVT_OK);
-    }
+    make_ladder(w);
 }
 
 static void world_open(sim_world *w, uint64_t seed, int trace) {
@@ -244,13 +260,17 @@ static void world_open(sim_world *w, uint64_t seed, int trace) {
     w->n_workers = 2 + sim_below(w, SIM_MAX_WORKERS - 1);
     make_geometry(w);
     w->n_workers += w->n_workers % w->geometry.n_ranks;
-    w->realm_desc = (kvt_realm){.model = "simulated", .geometry = w->geometry};
+    w->realm_desc.model = "simulated";
+    w->realm_desc.geometry = w->geometry;
     CHECK_EQ(
         kvt_wire_realm_encode(&w->realm_desc, w->canonical, sizeof w->canonical, &w->n_canonical),
         KVT_OK);
     static const uint32_t uids[] = {1};
     uint32_t granules = 1 + sim_below(w, 3);
-    w->config = (core_config){.tenant = "sim",
+    const char *ladder = w->config.ladder;
+    w->config = (core_config){.ladder = ladder,
+                              .short_pct = 1 + sim_below(w, sim_below(w, 2) ? 90 : 5),
+                              .tenant = "sim",
                               .uids = uids,
                               .n_uids = 1,
                               .arena_path = "arena",
@@ -323,6 +343,7 @@ static void go_home(sim_world *w) {
             uint64_t most = n_pages * w->geometry.n_groups * w->geometry.n_ranks;
             int windows = w->geometry.groups[0].window || w->geometry.groups[1].window;
             w->n_passed += n.pages_passed;
+            w->n_cooled += n.pages_cooled;
             if ((!windows && n.frames_used + n.pages_host + n.pages_disk < most) ||
                 n.frames_used > most ||
                 (!windows && !w->config.host_bytes && n.frames_used != most))
@@ -380,15 +401,17 @@ int main(int argc, char **argv) {
     CHECK(w);
     uint64_t steps = 0, reads = 0, stale = 0, hits = 0, seals = 0, kills = 0, cuts = 0,
              restarts = 0, waits = 0, pins = 0, flushes = 0, flushed = 0, flushed_held = 0,
-             told = 0, expired = 0, together = 0, lifted = 0, down = 0, up = 0, written = 0,
-             read = 0, found = 0, lost = 0, views = 0, rows = 0, picks = 0, alone = 0;
+             told = 0, expired = 0, together = 0, lifted = 0, cooled = 0, cooled_reads = 0,
+             down = 0, up = 0, written = 0, read = 0, found = 0, lost = 0, views = 0, rows = 0,
+             picks = 0, alone = 0;
     for (uint64_t i = 0; i < count; i++) {
         sim_run(w, seed + i, n_steps, trace);
         steps += w->n_steps, reads += w->n_reads, stale += w->n_stale_reads, hits += w->n_hits;
         seals += w->n_seals, kills += w->n_kills, cuts += w->n_cuts, restarts += w->n_restarts;
         waits += w->n_waits, pins += w->n_pins, flushes += w->n_flushes;
         flushed += w->n_flushed, flushed_held += w->n_flushed_held;
-        lifted += w->n_lifted, down += w->n_down, up += w->n_up, written += w->n_disk_writes;
+        lifted += w->n_lifted, cooled += w->n_cooled, cooled_reads += w->n_cooled_reads;
+        down += w->n_down, up += w->n_up, written += w->n_disk_writes;
         read += w->n_disk_reads, found += w->n_found, lost += w->n_lost;
         told += w->n_events_told, expired += w->n_expired, together += w->n_together;
         views += w->n_views, rows += w->n_view_rows, picks += w->n_view_picks;
@@ -411,13 +434,14 @@ int main(int argc, char **argv) {
            (unsigned long long)views, (unsigned long long)rows, (unsigned long long)picks,
            (unsigned long long)alone);
     printf("%llu pages copied down, %llu up, %llu written to disk, %llu read, %llu found again, "
-           "%llu disks lost\n",
+           "%llu disks lost, %llu pages cooled, %llu such read\n",
            (unsigned long long)down, (unsigned long long)up, (unsigned long long)written,
-           (unsigned long long)read, (unsigned long long)found, (unsigned long long)lost);
+           (unsigned long long)read, (unsigned long long)found, (unsigned long long)lost,
+           (unsigned long long)cooled, (unsigned long long)cooled_reads);
     /* A simulation in which nothing happens finds nothing. */
     CHECK(count < 20 || (reads && hits && seals && kills && cuts && waits && pins && flushes &&
                          flushed && flushed_held && told && expired && together && views && rows));
-    CHECK(count < 200 ||
-          (lifted && alone && picks && down && up && written && read && found && lost));
+    CHECK(count < 200 || (lifted && cooled && cooled_reads && alone && picks && down && up &&
+                          written && read && found && lost));
     return 0;
 }

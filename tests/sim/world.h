@@ -26,6 +26,7 @@
  *     error, does not answer for a while, or has lost everything; after a daemon's death it has
  * what was written, and is found again while workers ask already; keys are so short that different
  *     pages have the same one
+ *   - pages cool, in half of the worlds; encoding them anew fails, or some element cannot be
  * What is not modelled: a message that arrives damaged (a local stream does not), memory that
  * changes by itself, two workers of one session.
  *
@@ -33,7 +34,8 @@
  *   - core_audit after every event
  *   - every byte that a worker reads under a lease, if the generation was the same before and after
  *     it read: against the payload oracle, a function of the token path, the rank and the layer
- * group
+ *     group; of a page that has cooled, against what was sealed, encoded anew step by step (of a
+ *     lossy page whose last rows the worker does not know: that its rows are near)
  *   - ranks that hold a lease of the same request were told the same
  *   - importance is a function of the token path, too, and 0 of every other row: a view picks none
  *     of those
@@ -69,6 +71,7 @@ enum {
     SIM_MAX_GROUPS = 2,
     SIM_MAX_RANKS = 2,
     SIM_MAX_LAYERS = 2, /* of a group */
+    SIM_MAX_RUNGS = 3,
 };
 
 typedef enum sim_event_kind {
@@ -223,6 +226,8 @@ typedef struct sim_world {
     uint64_t last_serial;
     uint32_t scan_depth, scan_at; /* where the scan is */
     kvt_page_shape shapes[SIM_MAX_GROUPS];
+    uint32_t n_rungs; /* of the ladder that its pages go through; 1: none */
+    kvt_page_shape rungs[SIM_MAX_GROUPS][SIM_MAX_RUNGS];
     kvt_geometry geometry;
     kvt_realm realm_desc;
     uint8_t canonical[KVT_WIRE_MAX_REALM_BYTES];
@@ -250,8 +255,10 @@ typedef struct sim_world {
     uint64_t n_together; /* answers to ranks, compared */
     uint64_t n_steps, n_reads, n_stale_reads, n_hits, n_seals, n_kills, n_cuts, n_restarts, n_waits;
     uint64_t n_views, n_view_rows, n_view_picks;
-    uint64_t n_view_alone; /* pages read by views whose path was gone */
-    uint64_t n_lifted;     /* pages that a lease said were not in the arena */
+    uint64_t n_view_alone;   /* pages read by views whose path was gone */
+    uint64_t n_cooled;       /* pages that were put into fewer bits */
+    uint64_t n_cooled_reads; /* and read after that */
+    uint64_t n_lifted;       /* pages that a lease said were not in the arena */
     uint64_t n_down, n_up, n_disk_writes, n_disk_reads, n_found, n_lost;
 } sim_world;
 
@@ -325,8 +332,9 @@ int sim_view_has(const sim_lease *l, uint32_t page, uint32_t *ret_rows);
 /* payload.c: what the bytes of a page must be, for a slot (rank and layer group) */
 void sim_payload_encode(const sim_world *w, uint32_t slot, const uint32_t *tokens, uint32_t page,
                         uint32_t rows, uint8_t *to, size_t room, size_t *ret_bytes);
-/* Number of wrong elements in rows 0 .. rows - 1 of an encoded page of this path. */
-uint64_t sim_payload_wrong(const sim_world *w, uint32_t slot, const uint32_t *tokens, uint32_t page,
+/* Number of wrong elements, or rows of a lossy page, in rows 0 .. rows - 1 of an encoded page of
+ * this path. */
+uint64_t sim_payload_wrong(sim_world *w, uint32_t slot, const uint32_t *tokens, uint32_t page,
                            uint32_t rows, const uint8_t *bytes, size_t n_bytes);
 
 #endif
