@@ -59,6 +59,7 @@ void bench_acquire(void);
 void bench_sessions(void);
 void bench_flight(void);
 __attribute__((weak)) void bench_tiers(void);
+void bench_tiers_above(void); /* a part of it */
 __attribute__((weak)) void bench_codec(void);
 __attribute__((weak)) void bench_fidelity(void);
 

@@ -321,6 +321,7 @@ static void restart(void) {
 void bench_tiers(void) {
     speed(64 << 10, 128 << 20);
     speed(256 << 10, 128 << 20);
+    bench_tiers_above();
     old_age();
     restart();
 }
