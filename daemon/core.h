@@ -65,8 +65,8 @@ typedef struct core_copy {
     uint32_t to_bytes;           /* COOL: that it must have under the rung behind this one: */
     uint8_t rung; /* COOL: which its codecs are of; KVT_EGEOMETRY: this is the right one */
     uint8_t n_rungs, is_first, in_host; /* COOL; is_first: of a path */
-    kvt_status status; /* out: KVT_OK, KVT_EIO, KVT_ECORRUPT, KVT_EGEOMETRY, KVT_EVERSION; of the
-                          disk: KVT_ENOENT, KVT_EFULL, KVT_EEXIST, KVT_EORDER */
+    kvt_status status;  /* out: KVT_OK, KVT_EIO, KVT_ECORRUPT, KVT_EGEOMETRY, KVT_EVERSION; of the
+                           disk: KVT_ENOENT, KVT_EFULL, KVT_EEXIST, KVT_EORDER */
     uint32_t saturated; /* SEAL: out: values that a scale of the engine's own clamped */
     /* the core's own */
     uint32_t frame;
