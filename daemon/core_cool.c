@@ -44,6 +44,7 @@ typedef struct cool_page {
     uint8_t slot;
     uint8_t rung; /* of the ladder, as far as is known: a job looks */
     uint8_t is_first;
+    uint64_t fetched_key; /* that was now when it was last read from disk */
 } cool_page;
 
 struct cooling {
@@ -286,6 +287,13 @@ static source source_of(const core *c, page_handle page, const shortage *s) {
 /* --- the job -----------------------------------------------------------------------------------
  */
 
+static void set_cooling(core *c, page_handle page, int set) {
+    if (!c->tiers)
+        return;
+    tier_set_flags(c, page, set ? TIER_COOLING : 0, set ? 0 : TIER_COOLING);
+    tier_placed(c, page);
+}
+
 static kvt_status place_alloc(core *c, source from, page_handle page, uint32_t bytes,
                               uint32_t *ret_frame) {
     if (from == SOURCE_HOST)
@@ -301,16 +309,15 @@ static kvt_status place_alloc(core *c, source from, page_handle page, uint32_t b
  * what had to go for it. */
 static int find_place(core *c, source from, page_handle page, uint32_t bytes, uint32_t *ret_frame) {
     const page_entry *entry = page_get(c->pages, page);
-    if (c->tiers)
-        tier_set_flags(c, page, TIER_COOLING, 0); /* so its copy stays */
+    set_cooling(c, page, 1); /* so its copy stays, and no other is made */
     kvt_status status = place_alloc(c, from, page, bytes, ret_frame);
     int is_there = page_get(c->pages, page) == entry && entry->node != RADIX_NONE;
     if (status == KVT_OK && is_there)
         return 1;
     if (status == KVT_OK)
         frames_free(from == SOURCE_HOST ? c->tiers->host : c->frames, *ret_frame);
-    if (is_there && c->tiers)
-        tier_set_flags(c, page, 0, TIER_COOLING);
+    if (is_there)
+        set_cooling(c, page, 0);
     if (is_there)
         order_put(c->cooling->warm, (uint32_t)page, key_later(c));
     return 0;
@@ -349,15 +356,19 @@ static int take(core *c, source from, page_handle page) {
     return 1;
 }
 
-/* Reads it from the disk first; *job is the job that does. */
+/* Reads it from the disk first; *job is the job that does. Once only, until other pages come: where
+ * the host tier is too small, what is read for this goes for what comes down, again and again. */
 static int fetch(core *c, page_handle page, core_job **job) {
     cooling *k = c->cooling;
+    if (k->pages[(uint32_t)page].fetched_key == key_now(c))
+        return 0;
     *job = promote_for_cooling(c, *job, page);
     if (!*job || page_get(c->pages, page)->node == RADIX_NONE ||
         !(tier_of(c, page)->flags & TIER_READING))
         return 0;
     order_remove(k->warm, (uint32_t)page);
     k->pages[(uint32_t)page].state = COOL_FETCHED;
+    k->pages[(uint32_t)page].fetched_key = key_now(c);
     return 1;
 }
 
@@ -452,8 +463,7 @@ static void replace(core *c, const core_copy *copy) {
 static void cool_done(core *c, core_copy *copy) {
     cool_page *p = &c->cooling->pages[(uint32_t)copy->page];
     c->realms[p->realm].n_jobs--;
-    if (c->tiers)
-        tier_set_flags(c, copy->page, 0, TIER_COOLING);
+    set_cooling(c, copy->page, 0);
     int done = copy->status == KVT_OK && may_replace(c, copy);
     if (done)
         replace(c, copy);

@@ -159,7 +159,7 @@ static order *device_order(const tiers *t, const page_entry *entry, const tier_p
         return NULL;
     if (at->host_frame != PAGE_NO_FRAME || at->flags & TIER_ON_DISK)
         return t->device_clean;
-    return at->flags & TIER_GOING_DOWN ? NULL : t->device_dirty;
+    return at->flags & (TIER_GOING_DOWN | TIER_COOLING) ? NULL : t->device_dirty;
 }
 
 static order *host_order(const core *c, const page_entry *entry, const tier_page *at) {
