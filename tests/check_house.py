@@ -19,7 +19,7 @@ Rules:
             do input and output
   contract  kvtrunk.h needs nothing but <stddef.h> and <stdint.h>
   symbols   the same of the archives: what kvt_core, kvt_radix, kvt_store, ... leave undefined
-  length    no file is over 900 lines
+  length    no file is over 950 lines
   words     no unfinished business, no path of somebody's machine
   top       at the root stand only the entries that are known
   format    clang-format 14 changes nothing
@@ -92,7 +92,7 @@ TOP = {"client", "radix", "kernels", "store", "daemon", "conf", "tests", "CMakeL
        "README.md", "LICENSE", "run", ".ci", ".gitignore", ".clang-format"}
 NOT_OURS = r"build.*|\.git|\.venv|__pycache__"
 
-MAX_LINES = 900
+MAX_LINES = 950
 SOURCE = (".c", ".h", ".cu", ".cuh", ".cpp", ".inc")
 TEXT = SOURCE + (".py", ".sh", ".cmake", ".txt", ".in", ".md", ".map", ".json")
 # Spelled in parts, so that this file does not violate its own rule.

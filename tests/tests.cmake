@@ -54,6 +54,7 @@ foreach(name hybrid ranks geometries)
     kvt_test(e2e_${name} SOURCES e2e/${name}.c e2e/model.c e2e/e2e.c
              LIBS kvtrunk_static kvt_oracle LABELS e2e NEEDS kvtrunkd TIMEOUT 300)
 endforeach()
+kvt_test(e2e_flight_long TARGET e2e_flight ARGS 200 4096 LABELS slow TIMEOUT 3600)
 kvt_test(e2e_kill_long TARGET e2e_kill ARGS 1000 LABELS slow TIMEOUT 3600)
 kvt_test(e2e_tiers_long TARGET e2e_tiers ARGS 100000 LABELS slow TIMEOUT 7200)
 kvt_test(e2e_spill_long TARGET e2e_spill ARGS 200 LABELS slow TIMEOUT 3600)

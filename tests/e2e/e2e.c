@@ -146,15 +146,23 @@ void e2e_realm(kvt_realm *ret_realm) {
 }
 
 void e2e_worker_open(e2e_worker *w, const e2e_daemon *d, uint64_t seed, uint32_t timeout_ms) {
+    e2e_worker_open_for(w, d, seed, timeout_ms, E2E_MAX_TOKENS);
+}
+
+void e2e_worker_open_for(e2e_worker *w, const e2e_daemon *d, uint64_t seed, uint32_t timeout_ms,
+                         uint32_t max_tokens) {
     memset(w, 0, sizeof *w);
+    w->part_bytes = (size_t)E2E_PART_BYTES / E2E_MAX_TOKENS * max_tokens;
+    w->row_hashes = calloc(max_tokens, sizeof *w->row_hashes);
+    CHECK(w->row_hashes);
     w->random = seed * 0x9e3779b97f4a7c15u + 1;
     e2e_realm(&w->realm);
     oracle_init(&w->realm, &w->oracle);
     for (int p = 0; p < 2; p++) {
-        w->part[p] = calloc(1, E2E_PART_BYTES);
+        w->part[p] = calloc(1, w->part_bytes);
         CHECK(w->part[p]);
         if (e2e_on_gpu() && seed % 2)
-            w->gpu_part[p] = gpu_memory(E2E_PART_BYTES);
+            w->gpu_part[p] = gpu_memory(w->part_bytes);
     }
     if (w->gpu_part[0])
         w->stream = gpu_stream();
@@ -169,6 +177,7 @@ void e2e_worker_close(e2e_worker *w) {
         if (w->gpu_part[p])
             gpu_free(w->gpu_part[p]);
     }
+    free(w->row_hashes);
     if (w->stream)
         gpu_stream_free(w->stream);
 }
@@ -201,7 +210,7 @@ static kvt_status read_by_gpu(e2e_worker *w, kvt_lease *lease, uint32_t n,
     }
     kvt_status status = kvt_sync(lease);
     for (int p = 0; p < 2 && status == KVT_OK; p++)
-        gpu_get(w->part[p], w->gpu_part[p], E2E_PART_BYTES);
+        gpu_get(w->part[p], w->gpu_part[p], w->part_bytes);
     return status;
 }
 
@@ -210,10 +219,10 @@ static kvt_status encode_by_gpu(e2e_worker *w, kvt_lease *lease, size_t page,
                                 const kvt_layout *layout) {
     kvt_layout from = on_gpu(w, layout);
     for (int p = 0; p < 2; p++)
-        gpu_put(w->gpu_part[p], w->part[p], E2E_PART_BYTES);
+        gpu_put(w->gpu_part[p], w->part[p], w->part_bytes);
     kvt_status status = kvt_encode_device(lease, page, 1, &from, NULL, w->stream);
     for (int p = 0; p < 2 && status == KVT_OK; p++) /* comes behind the encoding */
-        gpu_set(w->gpu_part[p], 0x5a, E2E_PART_BYTES, w->stream);
+        gpu_set(w->gpu_part[p], 0x5a, w->part_bytes, w->stream);
     /* The next page is put there by another stream: the worker has to wait for this one itself. */
     if (status == KVT_OK)
         GPU_CALL("cudaStreamSynchronize", (void *), w->stream);

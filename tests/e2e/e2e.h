@@ -50,8 +50,9 @@ typedef struct e2e_worker {
     uint64_t random;
     uint64_t wrong_bytes, served, sealed;
     uint64_t failed[KVT_N_STATUS];
-    uint64_t row_hashes[E2E_MAX_TOKENS];
-    uint16_t *part[2]; /* [E2E_LAYERS][E2E_MAX_TOKENS][heads][dim] */
+    uint64_t *row_hashes; /* [max_tokens] */
+    uint16_t *part[2];    /* [E2E_LAYERS][max_tokens][heads][dim] */
+    size_t part_bytes;
     void *gpu_part[2]; /* the same on the GPU; NULL: this worker's KV is in host memory */
     void *stream;
 } e2e_worker;
@@ -60,6 +61,9 @@ enum { E2E_PART_BYTES = E2E_LAYERS * E2E_MAX_TOKENS * 2 * 32 * 2 };
 
 /* On a GPU workers with an odd seed have their KV there, too. */
 void e2e_worker_open(e2e_worker *w, const e2e_daemon *d, uint64_t seed, uint32_t timeout_ms);
+/* The same with room for longer paths than E2E_MAX_TOKENS. */
+void e2e_worker_open_for(e2e_worker *w, const e2e_daemon *d, uint64_t seed, uint32_t timeout_ms,
+                         uint32_t max_tokens);
 void e2e_worker_close(e2e_worker *w);
 
 /* A prompt that shares its beginning with others': a few documents, cut at any token. */

@@ -4,7 +4,7 @@
  * computed once. Then the one computing is killed half-way: what it had sealed stays, one of those
  * who wait takes over, and every worker ends with the right bytes.
  *
- * Argument: rounds of each (50).
+ * Arguments: rounds of each (50), tokens of the prompt (384).
  */
 #include "tests/e2e/e2e.h"
 
@@ -13,10 +13,12 @@
 #include <signal.h>
 #include <unistd.h>
 
-enum { WORKERS = 8, TOKENS = 384, PAGES = TOKENS / E2E_PAGE_TOKENS };
+enum { WORKERS = 8, MOST_TOKENS = 4096 };
+
+static uint32_t n_tokens = 384, n_pages;
 
 static void make_prompt(uint64_t round, uint32_t *tokens) {
-    for (uint32_t i = 0; i < TOKENS; i++)
+    for (uint32_t i = 0; i < n_tokens; i++)
         tokens[i] = (uint32_t)(round * 100000 + i);
 }
 
@@ -24,7 +26,7 @@ static void make_prompt(uint64_t round, uint32_t *tokens) {
 static uint32_t compute_pages(e2e_worker *w, kvt_lease *lease, const uint32_t *tokens) {
     kvt_lease_info info;
     uint32_t n = 0;
-    for (kvt_lease_get(lease, &info); info.held_tokens < TOKENS && !info.computing_tokens;
+    for (kvt_lease_get(lease, &info); info.held_tokens < n_tokens && !info.computing_tokens;
          kvt_lease_get(lease, &info)) {
         e2e_say('p');
         CHECK_EQ(e2e_fill(w, lease, tokens, 1), KVT_OK);
@@ -35,17 +37,17 @@ static uint32_t compute_pages(e2e_worker *w, kvt_lease *lease, const uint32_t *t
 
 static int flyer(const e2e_daemon *d, uint64_t seed) {
     e2e_worker w;
-    uint32_t tokens[TOKENS];
-    (void)seed;
-    e2e_worker_open(&w, d, seed, 20000);
+    static uint32_t tokens[MOST_TOKENS];
+    n_tokens = (uint32_t)seed / 2;
+    e2e_worker_open_for(&w, d, seed, 20000, n_tokens);
     e2e_say('r');
     for (uint64_t round = (uint64_t)(uint8_t)e2e_hear(); round; round = (uint8_t)e2e_hear()) {
         kvt_lease *lease;
         kvt_lease_info info;
         make_prompt(round, tokens);
-        CHECK_EQ(kvt_acquire(w.client, tokens, TOKENS, KVT_CLAIM, &lease), KVT_OK);
+        CHECK_EQ(kvt_acquire(w.client, tokens, n_tokens, KVT_CLAIM, &lease), KVT_OK);
         kvt_lease_get(lease, &info);
-        while (info.held_tokens < TOKENS) {
+        while (info.held_tokens < n_tokens) {
             if (info.computing_tokens)
                 CHECK_EQ(kvt_wait(lease, info.held_tokens, 20000), KVT_OK);
             else
@@ -63,7 +65,7 @@ static int flyer(const e2e_daemon *d, uint64_t seed) {
 static const e2e_jobs jobs[] = {{"flyer", flyer}, {NULL, NULL}};
 
 static void start_flyer(const e2e_daemon *d, e2e_child *child) {
-    *child = e2e_spawn(d, "flyer", 1);
+    *child = e2e_spawn(d, "flyer", 2 * (uint64_t)n_tokens + 1); /* odd: on a GPU, if there is one */
     CHECK_EQ(e2e_child_hear(child), 'r');
 }
 
@@ -99,7 +101,7 @@ static uint32_t fly(const e2e_daemon *d, e2e_child *children, uint8_t round, uin
             }
         }
     }
-    if (sum > PAGES + 1)
+    if (sum > n_pages + 1)
         for (int i = 0; i < WORKERS; i++)
             fprintf(stderr, "worker %d%s computed %u pages\n", i, i == killed ? " (killed)" : "",
                     computed[i]);
@@ -113,6 +115,9 @@ int main(int argc, char **argv) {
     if (child >= 0)
         return child;
     int rounds = argc > 1 ? atoi(argv[1]) : 50;
+    n_tokens = argc > 2 ? (uint32_t)atoi(argv[2]) : n_tokens;
+    CHECK(n_tokens <= MOST_TOKENS && n_tokens % E2E_PAGE_TOKENS == 0);
+    n_pages = n_tokens / E2E_PAGE_TOKENS;
     e2e_daemon d = {0};
     e2e_child children[WORKERS];
     const char *settings[] = {"arena=16MiB", "max_pages=1000", NULL};
@@ -124,15 +129,15 @@ int main(int argc, char **argv) {
          * so only a prompt that is new is counted. */
         uint8_t round = (uint8_t)(1 + k % 127);
         uint32_t pages = fly(&d, children, round, UINT32_MAX);
-        CHECK_MSG(k >= 127 || pages == PAGES, "round %d: %u pages were computed for %d", k, pages,
-                  PAGES);
+        CHECK_MSG(k >= 127 || pages == n_pages, "round %d: %u pages were computed for %d", k, pages,
+                  n_pages);
     }
     for (int k = 0; k < rounds; k++) {
         uint8_t round = (uint8_t)(128 + k % 127);
-        uint32_t pages = fly(&d, children, round, PAGES / 2);
+        uint32_t pages = fly(&d, children, round, n_pages / 2);
         /* The page that the killed one was at may be computed twice. */
-        CHECK_MSG(k >= 127 || (pages >= PAGES && pages <= PAGES + 1),
-                  "round %d: %u pages were computed for %d", k, pages, PAGES);
+        CHECK_MSG(k >= 127 || (pages >= n_pages && pages <= n_pages + 1),
+                  "round %d: %u pages were computed for %d", k, pages, n_pages);
     }
     for (int i = 0; i < WORKERS; i++) {
         close(children[i].to);
