@@ -58,8 +58,16 @@ static inline void gpu_stream_free(void *stream) {
 static inline void gpu_put(void *device, const void *host, size_t bytes) {
     GPU_CALL("cudaMemcpy", (void *, const void *, size_t, int), device, host, bytes, GPU_TO_DEVICE);
 }
+/* By a stream of its own: by the default one it would come behind what was put there by mistake. */
 static inline void gpu_get(void *host, const void *device, size_t bytes) {
-    GPU_CALL("cudaMemcpy", (void *, const void *, size_t, int), host, device, bytes, GPU_TO_HOST);
+    void *stream = gpu_stream(), *pinned;
+    GPU_CALL("cudaHostAlloc", (void **, size_t, unsigned), &pinned, bytes, 0);
+    GPU_CALL("cudaMemcpyAsync", (void *, const void *, size_t, int, void *), pinned, device, bytes,
+             GPU_TO_HOST, stream);
+    GPU_CALL("cudaStreamSynchronize", (void *), stream);
+    memcpy(host, pinned, bytes);
+    GPU_CALL("cudaFreeHost", (void *), pinned);
+    gpu_stream_free(stream);
 }
 
 /* Work that comes late in the stream: what is behind it must wait for it. */
