@@ -24,9 +24,9 @@ kvt_test(test_view_rows SOURCES test_view_rows.c LIBS kvt_core)
 
 # Thousands of seeds where that takes seconds, hundreds where sanitizers slow it down.
 if(KVT_SANITIZE)
-    set(sim_seeds 300)
+    set(sim_seeds 200)
 else()
-    set(sim_seeds 3000)
+    set(sim_seeds 2000)
 endif()
 kvt_test(sim SOURCES sim/world.c sim/daemon.c sim/worker.c sim/keep.c
          sim/mirror.c sim/payload.c sim/ranks.c sim/disk.c sim/view.c LIBS kvt_core
