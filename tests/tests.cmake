@@ -41,7 +41,7 @@ else()
 endif()
 foreach(name kill cut death access flight share drift keep tiers spill source cool spans views realms room)
     kvt_test(e2e_${name} SOURCES e2e/${name}.c e2e/e2e.c LIBS kvtrunk_static kvt_oracle
-             LABELS e2e NEEDS kvtrunkd TIMEOUT 300)
+             LABELS e2e NEEDS kvtrunkd TIMEOUT 900)
     kvt_test(e2e_${name}_gpu TARGET e2e_${name} LABELS ${gpu_labels}
              NEEDS kvtrunkd kvtrunk_cuda_fake TIMEOUT 900)
     set_property(TEST e2e_${name}_gpu APPEND PROPERTY ENVIRONMENT KVT_TEST_DEVICE=cuda)
