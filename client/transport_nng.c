@@ -90,11 +90,20 @@ struct kvt_transport {
     uint64_t number; /* of the newest request */
     uint64_t n_expired;
     int stopped;
+    int overdue; /* closed, and nng is still at it: counted in n_overdue */
 };
 
 /* Was an uplink abandoned in this process? Then nng's clearing of pipes may hang, and nobody is
  * told any more when a connection breaks. */
-static atomic_int nng_hangs;
+static atomic_int abandoned;
+
+/* Transports whose closing was waited for in vain: it is the clearing that hangs, or the machine is
+ * slow. As long as there is one, no other's is waited for. */
+static atomic_int n_overdue;
+
+static int nng_hangs(void) {
+    return atomic_load(&abandoned) || atomic_load(&n_overdue) > 0;
+}
 
 /* --- messages: a kvt_message is an nng_msg under another name -----------------------------------
  */
@@ -157,6 +166,8 @@ static void transport_unref(kvt_transport *t) {
     pthread_mutex_unlock(&t->lock);
     if (refs > 0)
         return;
+    if (t->overdue)
+        atomic_fetch_sub(&n_overdue, 1);
     pthread_cond_destroy(&t->changed);
     pthread_mutex_destroy(&t->lock);
     free(t);
@@ -335,7 +346,7 @@ static kvt_status no_connection(const kvt_transport *t, int error) {
  * never was may only have met a daemon that is slow or stopped, which should not find ever more of
  * them when it goes on. */
 static uint64_t patience_ms(const uplink *newest) {
-    int hangs = atomic_load(&nng_hangs);
+    int hangs = nng_hangs();
     if (newest->n_pipes > 0)
         return hangs ? RECONNECT_MAX_MS : STUCK_MS;
     uint64_t patience = hangs ? STUCK_MS : SLOW_MS;
@@ -370,7 +381,7 @@ static kvt_status wait_connected(kvt_transport *t, uint64_t deadline_ms,
                              t->address.sun_path);
         int stuck = t->links && is_stuck(t->links);
         if (stuck && t->links->n_pipes > 0)
-            atomic_store(&nng_hangs, 1);
+            atomic_store(&abandoned, 1);
         if (!t->links || stuck)
             status = link_new(t);
         else
@@ -410,13 +421,17 @@ kvt_status kvt_transport_open(const char *path, kvt_transport **ret_transport) {
 void kvt_transport_close(kvt_transport *t) {
     if (!t)
         return;
-    uint64_t until_ms = kvt_now_ms() + CLOSE_MS;
+    uint64_t until_ms = kvt_now_ms() + (atomic_load(&n_overdue) > 0 ? 0 : CLOSE_MS);
     pthread_mutex_lock(&t->lock);
     t->stopped = 1;
     while (t->links)
         link_retire(t->links);
     while (t->refs > 1 && kvt_now_ms() < until_ms)
         wait_until(t, until_ms);
+    if (t->refs > 1) {
+        t->overdue = 1;
+        atomic_fetch_add(&n_overdue, 1);
+    }
     pthread_mutex_unlock(&t->lock);
     transport_unref(t);
 }
@@ -509,7 +524,7 @@ static int finish(slot *s) {
 /* How long a send may wait for a pipe to take it: as long as the call, since a daemon that is busy
  * takes it when it goes on. Unless nobody would tell that the pipe is gone. */
 static nng_duration send_ms(uint64_t deadline_ms) {
-    return left_ms(deadline_ms, atomic_load(&nng_hangs) ? STUCK_MS : INT32_MAX);
+    return left_ms(deadline_ms, nng_hangs() ? STUCK_MS : INT32_MAX);
 }
 
 /* Hands the message to nng, in the order of the numbers: the queue behind nng_ctx_send is first in,

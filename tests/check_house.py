@@ -18,6 +18,7 @@ Rules:
   pure      the core, radix and store neither start threads nor, but for store, read a clock or
             do input and output
   contract  kvtrunk.h needs nothing but <stddef.h> and <stdint.h>
+  exports   kvtrunk.map shows the functions of kvtrunk.h, all and no others
   symbols   the same of the archives: what kvt_core, kvt_radix, kvt_store, ... leave undefined
   length    no file is over 950 lines
   words     no unfinished business, no path of somebody's machine
@@ -229,8 +230,23 @@ class House:
                                  f"may not call {name} of {', '.join(sorted(homes))}")
         return sorted(defined)
 
+    def read(self, path):
+        with open(os.path.join(self.root, path), encoding="utf-8") as file:
+            return file.read()
+
+    def check_exports(self):
+        header, shown = "client/kvtrunk.h", "client/kvtrunk.map"
+        if not all(os.path.isfile(os.path.join(self.root, path)) for path in (header, shown)):
+            return
+        promised = set(re.findall(r"\b(kvt_[a-z_]+)\(", self.read(header)))
+        exported = set(re.findall(r"\b(kvt_[a-z_]+);", self.read(shown)))
+        for name in sorted(promised ^ exported):
+            self.violate(shown, 0, "exports", f"{name} stands in " +
+                         ("the header alone" if name in promised else "the map alone"))
+
     def check(self, build=None):
         self.check_top()
+        self.check_exports()
         sources = []
         for path in self.files():
             name = os.path.basename(path)
@@ -272,7 +288,8 @@ def find_clang_format():
 
 # path, text, the violations that must be found in it as (line, rule)
 PLANTED = [
-    ("client/kvtrunk.h", "#include <stddef.h>\n", []),
+    ("client/kvtrunk.h", "#include <stddef.h>\nint kvt_a(void);\nint kvt_b(void); // kvt_a()\n", []),
+    ("client/kvtrunk.map", "V { global: kvt_a; local: *; };\n", [(0, "exports")]),
     ("client/wire.h", '#include "client/kvtrunk.h"\n', []),
     ("client/assert.h", "\n", []),
     ("client/client.h", '#include "kernels/page.h"\n#include "radix/radix.h"\n', [(2, "include")]),
@@ -306,7 +323,7 @@ PLANTED = [
     ("daemon/config.c", '#include <cjson/cJSON.h>\n#include "client/client.h"\n', [(2, "include")]),
     ("daemon/log.c", "#include <cJSON.h>\n", [(1, "fence")]),
     ("daemon/kernel.cu", "int x;\n", [(1, "fence")]),
-    ("daemon/long.c", "int x;\n" * 901, [(901, "length")]),
+    ("daemon/long.c", "int x;\n" * (MAX_LINES + 1), [(MAX_LINES + 1, "length")]),
     ("daemon/words.c", "/* TO" "DO */\n/* X" "XX */\n/* \"/wo" "rk/\" */\n/* XXH3, homework/x */\n",
      [(1, "words"), (2, "words"), (3, "words")]),
     ("tests/any.c", '#include <nng/nng.h>\n#include "radix/radix.h"\n#include "daemon/core.h"\n', []),

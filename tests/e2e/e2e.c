@@ -149,8 +149,7 @@ void e2e_worker_open(e2e_worker *w, const e2e_daemon *d, uint64_t seed, uint32_t
     e2e_worker_open_for(w, d, seed, timeout_ms, E2E_MAX_TOKENS);
 }
 
-void e2e_worker_open_for(e2e_worker *w, const e2e_daemon *d, uint64_t seed, uint32_t timeout_ms,
-                         uint32_t max_tokens) {
+void e2e_worker_prepare(e2e_worker *w, uint64_t seed, uint32_t max_tokens) {
     memset(w, 0, sizeof *w);
     w->part_bytes = (size_t)E2E_PART_BYTES / E2E_MAX_TOKENS * max_tokens;
     w->row_hashes = calloc(max_tokens, sizeof *w->row_hashes);
@@ -166,6 +165,11 @@ void e2e_worker_open_for(e2e_worker *w, const e2e_daemon *d, uint64_t seed, uint
     }
     if (w->gpu_part[0])
         w->stream = gpu_stream();
+}
+
+void e2e_worker_open_for(e2e_worker *w, const e2e_daemon *d, uint64_t seed, uint32_t timeout_ms,
+                         uint32_t max_tokens) {
+    e2e_worker_prepare(w, seed, max_tokens);
     kvt_options options = {.socket = d->socket, .timeout_ms = timeout_ms};
     CHECK_MSG(kvt_open(&options, &w->realm, &w->client) == KVT_OK, "%s", kvt_last_error());
 }

@@ -64,6 +64,8 @@ void e2e_worker_open(e2e_worker *w, const e2e_daemon *d, uint64_t seed, uint32_t
 /* The same with room for longer paths than E2E_MAX_TOKENS. */
 void e2e_worker_open_for(e2e_worker *w, const e2e_daemon *d, uint64_t seed, uint32_t timeout_ms,
                          uint32_t max_tokens);
+/* The same, not connected yet: w->client is NULL. */
+void e2e_worker_prepare(e2e_worker *w, uint64_t seed, uint32_t max_tokens);
 void e2e_worker_close(e2e_worker *w);
 
 /* A prompt that shares its beginning with others': a few documents, cut at any token. */

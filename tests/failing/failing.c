@@ -166,8 +166,7 @@ static int worker(const e2e_daemon *d, uint64_t seed) {
     CHECK_EQ(files_without_sockets(), n_files);
     long n_now = failing_outstanding ? failing_outstanding() : 0;
     CHECK_MSG(n_now == n_memory, "%ld allocations are left, %ld were", n_now, n_memory);
-    free(w.part[0]);
-    free(w.part[1]);
+    e2e_worker_close(&w);
     return 0;
 }
 
@@ -193,13 +192,10 @@ static kvt_status client_round(e2e_worker *w, const kvt_options *options, const 
 
 /* One call may fail; the next round must be served. Twice, so that there is something to read. */
 static int client(const e2e_daemon *d, uint64_t seed) {
-    e2e_worker w = {0};
+    e2e_worker w;
     uint32_t tokens[TOKENS + 16];
     kvt_options options = {.socket = d->socket, .timeout_ms = 5000, .staging_pages = 4};
-    e2e_realm(&w.realm);
-    oracle_init(&w.realm, &w.oracle);
-    for (int p = 0; p < 2; p++)
-        CHECK((w.part[p] = calloc((size_t)E2E_LAYERS * E2E_MAX_TOKENS * 2 * 32, 2)));
+    e2e_worker_prepare(&w, seed, E2E_MAX_TOKENS);
     int n_failed = 0;
     for (uint64_t i = 0; i < 3; i++) {
         make_prompt(seed + i / 2, tokens);
