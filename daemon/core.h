@@ -240,6 +240,13 @@ int core_has_uid(const core *c, uint32_t uid);
 int core_has_gid(const core *c, uint32_t gid);
 
 int core_has_pipe(core *c, uint32_t pipe);
+
+/* Which of the tenants' cores a connection is for: index in cores[0 .. n), n at least 1. By the
+ * peer's uid, else by its gid; a stranger's is the first, which refuses whoever says hello and
+ * tells why. A pipe that none knows is the first's, too, which knows what to do with it. */
+uint32_t core_of_peer(core *const *cores, uint32_t n, core_peer peer);
+uint32_t core_of_pipe(core *const *cores, uint32_t n, uint32_t pipe);
+
 void core_pipe_added(core *c, uint32_t pipe, core_peer peer);
 void core_pipe_removed(core *c, uint32_t pipe);
 

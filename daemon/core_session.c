@@ -120,6 +120,23 @@ int core_has_pipe(core *c, uint32_t pipe) {
     return pipe_find(c, pipe) != NULL;
 }
 
+uint32_t core_of_peer(core *const *cores, uint32_t n, core_peer peer) {
+    for (uint32_t i = 0; i < n; i++)
+        if (core_has_uid(cores[i], peer.uid))
+            return i;
+    for (uint32_t i = 0; i < n; i++)
+        if (core_has_gid(cores[i], peer.gid))
+            return i;
+    return 0;
+}
+
+uint32_t core_of_pipe(core *const *cores, uint32_t n, uint32_t pipe) {
+    for (uint32_t i = 1; i < n; i++)
+        if (core_has_pipe(cores[i], pipe))
+            return i;
+    return 0;
+}
+
 /* The session that a returning worker means: token, uid and (where both are known) pid agree. */
 static session *session_of_token(core *c, const uint8_t *token, core_peer peer) {
     static const uint8_t none[KVT_WIRE_TOKEN_BYTES];

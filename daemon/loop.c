@@ -44,21 +44,8 @@ static uint32_t *own_pipe(shell *sh, uint32_t pipe) {
     return NULL;
 }
 
-static tenant *tenant_of_peer(shell *sh, core_peer peer) {
-    for (uint32_t i = 0; i < sh->n_tenants; i++)
-        if (core_has_uid(sh->tenants[i].core, peer.uid))
-            return &sh->tenants[i];
-    for (uint32_t i = 0; i < sh->n_tenants; i++)
-        if (core_has_gid(sh->tenants[i].core, peer.gid))
-            return &sh->tenants[i];
-    return &sh->tenants[0]; /* which refuses whoever says hello, and tells why */
-}
-
-static tenant *tenant_of_pipe(shell *sh, uint32_t pipe) {
-    for (uint32_t i = 1; i < sh->n_tenants; i++)
-        if (core_has_pipe(sh->tenants[i].core, pipe))
-            return &sh->tenants[i];
-    return &sh->tenants[0]; /* it knows what to do with a pipe that nobody knows */
+static core *core_for_pipe(const shell *sh, uint32_t pipe) {
+    return sh->cores[core_of_pipe(sh->cores, sh->n_tenants, pipe)];
 }
 
 /* Connections of the daemon to itself are not the core's business: they belong to no tenant, and
@@ -68,7 +55,8 @@ static void pipe_added(shell *sh, const inbox_item *item) {
     if (place)
         *place = item->ticket.pipe;
     else
-        core_pipe_added(tenant_of_peer(sh, item->peer)->core, item->ticket.pipe, item->peer);
+        core_pipe_added(sh->cores[core_of_peer(sh->cores, sh->n_tenants, item->peer)],
+                        item->ticket.pipe, item->peer);
 }
 
 static void pipe_removed(shell *sh, uint32_t pipe) {
@@ -76,7 +64,7 @@ static void pipe_removed(shell *sh, uint32_t pipe) {
     if (place)
         *place = 0;
     else
-        core_pipe_removed(tenant_of_pipe(sh, pipe)->core, pipe);
+        core_pipe_removed(core_for_pipe(sh, pipe), pipe);
 }
 
 static void message(shell *sh, const inbox_item *item) {
@@ -88,7 +76,7 @@ static void message(shell *sh, const inbox_item *item) {
         if (n > 0)
             server_send(sh->server, item->ticket, answer, n);
     } else {
-        core_message(tenant_of_pipe(sh, item->ticket.pipe)->core, item->ticket, item->bytes,
+        core_message(core_for_pipe(sh, item->ticket.pipe), item->ticket, item->bytes,
                      item->n_bytes);
     }
     server_free_message(item->owner);

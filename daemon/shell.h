@@ -72,6 +72,7 @@ struct shell {
     int has_socket;
     uint64_t boot_id;
     tenant tenants[PARAM_MAX_TENANTS];
+    core *cores[PARAM_MAX_TENANTS]; /* theirs, in the same order */
     uint32_t n_tenants;
 
     int epoll_fd, signal_fd; /* -1: none */

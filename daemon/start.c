@@ -328,6 +328,7 @@ static int open_tenant(tenant *t, char *why, size_t why_bytes, kvt_status *ret_s
         tier_disk_serve(t->disk, t->core);
     if (status == KVT_OK)
         status = tell_start(t, why, why_bytes);
+    t->shell->cores[t->index] = t->core;
     set_facts(t);
     *ret_status = status;
     return EXIT_CODE_OK;

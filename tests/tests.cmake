@@ -28,7 +28,7 @@ if(KVT_SANITIZE)
 else()
     set(sim_seeds 2000)
 endif()
-kvt_test(sim SOURCES sim/world.c sim/daemon.c sim/worker.c sim/keep.c
+kvt_test(sim SOURCES sim/main.c sim/clock.c sim/world.c sim/daemon.c sim/worker.c sim/keep.c
          sim/mirror.c sim/payload.c sim/ranks.c sim/disk.c sim/view.c LIBS kvt_core
          ARGS --count ${sim_seeds} TIMEOUT 900)
 kvt_test(sim_deep TARGET sim ARGS --seed 1000 --count 10000 LABELS slow TIMEOUT 3600)

@@ -8,22 +8,15 @@
 /* --- the device: plain memory; staging files are buffers ----------------------------------------
  */
 
-typedef struct sim_device {
-    kvt_device base;
-    sim_world *world;
-} sim_device;
-
-static sim_device the_device;
-
 static void *device_data(kvt_device *device) {
-    sim_world *w = ((sim_device *)device)->world;
-    return w->arenas[w->boot - 1].data;
+    sim_world *w = ((struct sim_device *)device)->world;
+    return w->arenas[w->d->boot - 1].data;
 }
 
 /* As pread of a file: what is not there any more cannot be read. */
 static kvt_status device_write_file(kvt_device *device, uint64_t offset, int fd,
                                     uint64_t file_offset, uint64_t bytes) {
-    sim_world *w = ((sim_device *)device)->world;
+    sim_world *w = ((struct sim_device *)device)->world;
     const sim_staging *file = &w->stagings[fd];
     CHECK(file->open);
     CHECK(offset + bytes <= w->config.arena_bytes);
@@ -40,13 +33,13 @@ static kvt_status device_check(kvt_device *device, const kvt_page_shape *shape, 
 
 static kvt_status device_write(kvt_device *device, uint64_t offset, const void *from,
                                uint64_t bytes) {
-    CHECK(offset + bytes <= ((sim_device *)device)->world->config.arena_bytes);
+    CHECK(offset + bytes <= ((struct sim_device *)device)->world->config.arena_bytes);
     memcpy((uint8_t *)device_data(device) + offset, from, bytes);
     return KVT_OK;
 }
 
 static kvt_status device_read(kvt_device *device, uint64_t offset, void *to, uint64_t bytes) {
-    CHECK(offset + bytes <= ((sim_device *)device)->world->config.arena_bytes);
+    CHECK(offset + bytes <= ((struct sim_device *)device)->world->config.arena_bytes);
     memcpy(to, (const uint8_t *)device_data(device) + offset, bytes);
     return KVT_OK;
 }
@@ -61,6 +54,25 @@ static const kvt_device_ops device_ops = {.name = "sim",
 /* --- jobs ---------------------------------------------------------------------------------------
  */
 
+/* All tenants' files lie in one directory; whose it is, its owner says. */
+static void open_staging(sim_world *w, core_job *job) {
+    job->status = KVT_ENOENT;
+    for (uint32_t t = 0; t < w->d->n_tenants; t++) {
+        sim_world *of = w->d->worlds[t];
+        for (uint32_t i = 0; i < of->n_stagings; i++) {
+            sim_staging *file = &of->stagings[i];
+            if (strcmp(file->name, job->name) != 0 || file->uid != job->uid || file->open ||
+                file->n_bytes < job->staging_bytes || sim_chance(w, 10))
+                continue;
+            if (of != w)
+                sim_fail(w, "%s of another tenant was opened", file->name);
+            file->open = 1;
+            job->staging = (int)i;
+            job->status = KVT_OK;
+        }
+    }
+}
+
 void sim_job_run(sim_world *w, core_job *job) {
     job->status = KVT_OK;
     if (job->kind == CORE_JOB_UNSTAGE) {
@@ -71,15 +83,15 @@ void sim_job_run(sim_world *w, core_job *job) {
     if (job->kind == CORE_JOB_UP || job->kind == CORE_JOB_DOWN) {
         if (job->kind == CORE_JOB_UP && sim_chance(w, 10))
             w->host[job->copies[0].from_offset + sim_below(w, job->copies[0].bytes)] ^= 0x10;
-        job_run_tier(job, &the_device.base, (char *)w->host);
-        *(job->kind == CORE_JOB_UP ? &w->n_up : &w->n_down) += job->n_copies;
+        job_run_tier(job, &w->device.base, (char *)w->host);
+        *(job->kind == CORE_JOB_UP ? &w->n.up : &w->n.down) += job->n_copies;
         for (uint32_t i = 0; i < job->n_copies; i++)
             if (sim_chance(w, 10))
                 job->copies[i].status = KVT_EIO;
         return;
     }
     if (job->kind == CORE_JOB_COOL) {
-        job_run_cool(job, &the_device.base, (char *)w->host);
+        job_run_cool(job, &w->device.base, (char *)w->host);
         for (uint32_t i = 0; i < job->n_copies; i++)
             if (sim_chance(w, 20))
                 job->copies[i].status = sim_below(w, 2) ? KVT_EIO : KVT_ENOMEM;
@@ -91,31 +103,24 @@ void sim_job_run(sim_world *w, core_job *job) {
     }
     if (job->kind == CORE_JOB_SEAL) {
         job_staging from = {.fd = job->staging};
-        job_run_seal(job, &the_device.base, &from);
+        job_run_seal(job, &w->device.base, &from);
         for (uint32_t i = 0; i < job->n_copies; i++)
             if (sim_chance(w, 10))
                 job->copies[i].status = KVT_EIO;
         return;
     }
-    job->status = KVT_ENOENT;
-    for (uint32_t i = 0; i < w->n_stagings; i++) {
-        sim_staging *file = &w->stagings[i];
-        if (strcmp(file->name, job->name) == 0 && !file->open && file->uid == job->uid &&
-            file->n_bytes >= job->staging_bytes && !sim_chance(w, 10)) {
-            file->open = 1;
-            job->staging = (int)i;
-            job->status = KVT_OK;
-        }
-    }
+    open_staging(w, job);
 }
 
 static void push_job(sim_world *w, core_job *job, sim_event_kind kind) {
-    sim_push(w, (sim_event){.kind = kind, .job = job, .boot = w->boot},
+    sim_push(w, (sim_event){.kind = kind, .job = job},
              sim_chance(w, job->kind == CORE_JOB_COOL ? 700 : 50) ? 3000 : 20);
 }
 
 static void env_submit(void *context, core_job *job) {
     sim_world *w = context;
+    sim_digest(w, &job->kind, sizeof job->kind);
+    sim_digest(w, &job->n_copies, sizeof job->n_copies);
     /* Reads overtake writes; writes and erasures keep their order. */
     if (job->kind == CORE_JOB_WRITE || job->kind == CORE_JOB_ERASE)
         job->lane = 0xfff0;
@@ -126,7 +131,7 @@ static void env_submit(void *context, core_job *job) {
  */
 
 static uint64_t env_now(void *context) {
-    return ((sim_world *)context)->now_ms;
+    return ((sim_world *)context)->d->now_ms;
 }
 
 static void env_random(void *context, void *to, size_t n) {
@@ -135,8 +140,26 @@ static void env_random(void *context, void *to, size_t n) {
         ((uint8_t *)to)[i] = (uint8_t)sim_below(w, 256);
 }
 
+/* Full is who has nothing left that could go. (Of what is in lower tiers nothing helps.) */
+static void check_full(sim_world *w, const void *message, size_t n_bytes) {
+    kvt_wire_header header;
+    const uint8_t *body;
+    core_counts n;
+    CHECK_EQ(kvt_wire_open(message, n_bytes, &header, &body), KVT_OK);
+    if (header.status != KVT_EFULL)
+        return;
+    core_count(w->core, &n);
+    w->n.full++;
+    if (n.pages_evictable && !w->config.host_bytes)
+        sim_fail(w, "a tenant is refused as full, and %llu of its pages could go",
+                 (unsigned long long)n.pages_evictable);
+}
+
 static void env_send(void *context, core_ticket ticket, const void *message, size_t n) {
-    sim_world *w = context;
+    sim_world *w = sim_of_pipe(((sim_world *)context)->d, ticket.pipe);
+    sim_digest(w, &ticket.pipe, sizeof ticket.pipe);
+    sim_digest(w, message, n);
+    check_full(context, message, n);
     if (w->pipe_dead[ticket.pipe])
         return;
     uint8_t *copy = malloc(n);
@@ -144,7 +167,6 @@ static void env_send(void *context, core_ticket ticket, const void *message, siz
     memcpy(copy, message, n);
     sim_push(w,
              (sim_event){.kind = EVENT_TO_WORKER,
-                         .boot = w->boot,
                          .pipe = ticket.pipe,
                          .worker = w->pipe_worker[ticket.pipe],
                          .life = w->pipe_life[ticket.pipe],
@@ -154,11 +176,11 @@ static void env_send(void *context, core_ticket ticket, const void *message, siz
 }
 
 static void env_cut(void *context, uint32_t pipe) {
-    sim_world *w = context;
+    sim_world *w = sim_of_pipe(((sim_world *)context)->d, pipe);
     if (w->pipe_dead[pipe])
         return;
     w->pipe_dead[pipe] = 1;
-    sim_push(w, (sim_event){.kind = EVENT_PIPE_DOWN, .boot = w->boot, .pipe = pipe}, 10);
+    sim_push(w, (sim_event){.kind = EVENT_PIPE_DOWN, .pipe = pipe}, 10);
     sim_push(w,
              (sim_event){.kind = EVENT_WORKER_CUT,
                          .pipe = pipe,
@@ -173,7 +195,7 @@ static void env_watch(void *context, uint32_t session, core_peer peer) {
         if (w->workers[i].pid == peer.pid && w->workers[i].state != WORKER_GONE)
             return;
     /* gone before it could be watched */
-    sim_push(w, (sim_event){.kind = EVENT_PEER_GONE, .boot = w->boot, .session = session}, 50);
+    sim_push(w, (sim_event){.kind = EVENT_PEER_GONE, .session = session}, 50);
 }
 
 static void env_unwatch(void *context, uint32_t session) {
@@ -190,17 +212,16 @@ static size_t env_report(void *context, const core *c, kvt_op op, uint32_t lines
 /* --- start, end ---------------------------------------------------------------------------------
  */
 
-void sim_daemon_start(sim_world *w) {
-    CHECK(w->boot < SIM_MAX_ARENAS);
-    sim_arena *arena = &w->arenas[w->boot++];
+void sim_core_start(sim_world *w) {
+    sim_arena *arena = &w->arenas[w->d->boot - 1];
     core_config *g = &w->config;
     arena->data = malloc(g->arena_bytes);
     arena->generations = calloc(g->max_frames, sizeof *arena->generations);
     CHECK(arena->data && arena->generations);
     memset(arena->data, 0xa5, g->arena_bytes);
-    g->boot_id = 1000 + w->boot;
+    g->boot_id = 1000 + w->d->boot;
     g->generations = arena->generations;
-    the_device = (sim_device){.base.ops = &device_ops, .world = w};
+    w->device = (struct sim_device){.base.ops = &device_ops, .world = w};
     w->env = (core_env){.context = w,
                         .now_ms = env_now,
                         .random = env_random,
@@ -226,10 +247,10 @@ void sim_daemon_start(sim_world *w) {
 /* The job event of this daemon that comes first, so that lanes keep their order. */
 static sim_event *next_job(sim_world *w) {
     sim_event *first = NULL;
-    for (size_t i = 0; i < w->n_events; i++) {
-        sim_event *e = &w->events[i];
+    for (size_t i = 0; i < w->d->n_events; i++) {
+        sim_event *e = &w->d->events[i];
         int is_job = e->kind == EVENT_JOB_RUN || e->kind == EVENT_JOB_DONE;
-        if (is_job && e->boot == w->boot &&
+        if (is_job && e->world == w && e->boot == w->d->boot &&
             (!first || e->at_ms < first->at_ms ||
              (e->at_ms == first->at_ms && e->order < first->order)))
             first = e;
@@ -239,8 +260,8 @@ static sim_event *next_job(sim_world *w) {
 
 /* It is gone in the middle of whatever it did. Its core is only taken down in good order because
  * core_close insists; nothing of that reaches the workers, whose pipes are dead already. */
-void sim_daemon_kill(sim_world *w) {
-    for (uint32_t p = 1; p < w->next_pipe; p++)
+void sim_core_kill(sim_world *w) {
+    for (uint32_t p = w->tenant; p < w->next_pipe; p += SIM_MAX_TENANTS)
         if (!w->pipe_dead[p])
             env_cut(w, p);
     for (sim_event *e; (e = next_job(w)) != NULL;) {
@@ -252,8 +273,8 @@ void sim_daemon_kill(sim_world *w) {
     }
     core_counts n;
     core_count(w->core, &n);
-    w->n_expired += n.claims_expired;
-    w->n_cooled += n.pages_cooled;
+    w->n.expired += n.claims_expired;
+    w->n.cooled += n.pages_cooled;
     core_close(w->core);
     for (uint32_t i = 0; i < w->n_stagings; i++)
         w->stagings[i].open = 0;
@@ -261,5 +282,5 @@ void sim_daemon_kill(sim_world *w) {
     memset(w->pins, 0, sizeof w->pins);
     memset(w->mirror, 0, sizeof w->mirror);
     w->mirror_sequence = 0;
-    w->n_restarts++;
+    w->n.restarts++;
 }

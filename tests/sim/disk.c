@@ -88,7 +88,7 @@ static kvt_status erase_one(sim_world *w, const core_record *name) {
 void sim_disk_run(sim_world *w, core_job *job) {
     int is_down = sim_chance(w, 20);
     if (is_down)
-        sim_push(w, (sim_event){.kind = EVENT_DISK_UP, .boot = w->boot}, 2000);
+        sim_push(w, (sim_event){.kind = EVENT_DISK_UP}, 2000);
     for (uint32_t i = 0; i < job->n_copies; i++) {
         core_copy *copy = &job->copies[i];
         if (is_down && job->kind == CORE_JOB_WRITE && sim_chance(w, 500))
@@ -101,13 +101,13 @@ void sim_disk_run(sim_world *w, core_job *job) {
             copy->status = read_one(w, job, copy, &job->records[i]);
         else
             copy->status = erase_one(w, &job->records[i]);
-        w->n_disk_writes += job->kind == CORE_JOB_WRITE && copy->status == KVT_OK;
-        w->n_disk_reads += job->kind == CORE_JOB_READ && copy->status == KVT_OK;
+        w->n.disk_writes += job->kind == CORE_JOB_WRITE && copy->status == KVT_OK;
+        w->n.disk_reads += job->kind == CORE_JOB_READ && copy->status == KVT_OK;
     }
     if (sim_chance(w, is_down ? 200 : 10)) {
         sim_disk_close(w);
         core_disk_lost(w->core);
-        w->n_lost++;
+        w->n.lost++;
     }
 }
 
@@ -116,7 +116,7 @@ void sim_disk_run(sim_world *w, core_job *job) {
 
 void sim_disk_start(sim_world *w) {
     w->scan_depth = w->scan_at = 0;
-    sim_push(w, (sim_event){.kind = EVENT_SCAN, .boot = w->boot}, 50);
+    sim_push(w, (sim_event){.kind = EVENT_SCAN}, 50);
 }
 
 /* A record whose parent is gone is an orphan: dropped. */
@@ -138,7 +138,7 @@ static void found(sim_world *w, sim_record *r) {
     if (f.realm == 0)
         return;
     core_found_page(w->core, &f);
-    w->n_found++;
+    w->n.found++;
 }
 
 void sim_disk_scan(sim_world *w) {
@@ -160,7 +160,7 @@ void sim_disk_scan(sim_world *w) {
             return;
         }
     }
-    sim_push(w, (sim_event){.kind = EVENT_SCAN, .boot = w->boot}, 50);
+    sim_push(w, (sim_event){.kind = EVENT_SCAN}, 50);
 }
 
 void sim_disk_close(sim_world *w) {

@@ -29,7 +29,7 @@ static void call_pin(sim_world *w, sim_worker *k) {
     sim_begin(&o);
     kvt_wire_put_pin_req(&o.w, &req);
     kvt_wire_put_tokens(&o.w, l->tokens, l->n_tokens);
-    w->n_pins++;
+    w->n.pins++;
     sim_call(w, k, &o, KVT_OP_PIN, 0, 0);
 }
 
@@ -50,7 +50,7 @@ static void call_flush(sim_world *w, sim_worker *k) {
     sim_begin(&o);
     kvt_wire_put_flush_req(&o.w, &req);
     kvt_wire_put_tokens(&o.w, tokens, req.n_tokens);
-    w->n_flushes++;
+    w->n.flushes++;
     sim_call(w, k, &o, KVT_OP_FLUSH, 0, 0);
 }
 
@@ -109,8 +109,8 @@ void sim_keep_reply(sim_world *w, sim_worker *k, uint16_t op, const uint8_t *bod
         take_pin(w, k, &pin);
     } else {
         CHECK_EQ(kvt_wire_get_flush_rep(body, n, &flush), KVT_OK);
-        w->n_flushed += flush.pages;
-        w->n_flushed_held += flush.held_pages;
+        w->n.flushed += flush.pages;
+        w->n.flushed_held += flush.held_pages;
     }
 }
 

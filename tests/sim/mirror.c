@@ -30,7 +30,9 @@ static void take_added(sim_world *w, sim_mirrored *m, const core_event *event) {
 void sim_mirror_event(void *context, const core_event *event) {
     sim_world *w = context;
     sim_mirrored *m = place_of(w, event);
-    w->n_events_told++;
+    w->n.events_told++;
+    uint64_t said[] = {event->kind, event->page, event->place, event->tier};
+    sim_digest(w, said, sizeof said);
     if (event->sequence != ++w->mirror_sequence)
         sim_fail(w, "event %llu was told as number %llu", (unsigned long long)event->sequence,
                  (unsigned long long)w->mirror_sequence);
@@ -137,7 +139,7 @@ void sim_mirror_compare(sim_world *w, const sim_worker *k, const kvt_lease_rep *
         if (k->noted_number != k->op_number || !k->noted[i].page ||
             w->mirror[k->noted[i].place].page != k->noted[i].page)
             continue;
-        w->n_lifted += all && was > 0;
+        w->n.lifted += all && was > 0;
         if ((was == 0 && told > 0) || (all && told < was))
             sim_fail(w, "worker %u: page %u was in tier %u, the lease says %u", k->index, i, was,
                      told);

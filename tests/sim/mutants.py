@@ -18,6 +18,26 @@ SEEDS = "200"
 LIMIT_S = 300
 FLAGS = ["-D_GNU_SOURCE", "-std=c17", "-O2", "-g", "-w"]
 
+# Which tenant a core is of, and the first tenant's core, for faults that reach from one to the other.
+OTHER = """
+static int tenant_of(const core *c) {
+    return c->tenant[sizeof "tenant"] - '0';
+}
+static core *first_tenant(core *c) {
+    static core *all[8];
+    static uint64_t boot_id, at_ms;
+    uint64_t now_ms = c->env.now_ms(c->env.context);
+    if (now_ms < at_ms || boot_id != c->config.boot_id)
+        for (int i = 0; i < 8; i++)
+            all[i] = 0;
+    boot_id = c->config.boot_id;
+    at_ms = now_ms;
+    all[tenant_of(c)] = c;
+    return all[0] ? all[0] : c;
+}
+"""
+FRAME_ALLOC = "kvt_status frame_alloc(core *c, uint64_t bytes, uint32_t *ret_frame) {\n"
+
 MUTANTS = [
     ("an unpinned page", "daemon/core_acquire.c",
      [("        l->partial_tokens = m.partial_tokens;\n        radix_pin(c->tree, l->partial);\n",
@@ -81,6 +101,37 @@ MUTANTS = [
        "                     .is_first = 0};")]),
     ("what was flushed is written when the disk was lost", "daemon/core_lost.c",
      [("never_on_disk(c, entry->node)", "radix_slots(c->tree, entry->node) > 1")]),
+    ("a page that is found in another tenant's tree", "daemon/core_session.c",
+     [("int core_has_uid(const core *c, uint32_t uid) {\n",
+       "int core_has_uid(const core *c, uint32_t uid) {\n    if (uid < 900)\n        return 1;\n")]),
+    ("an arena that is shown to another tenant", "daemon/core_session.c",
+     [("        .arena_path = {c->arena_path, (uint16_t)strlen(c->arena_path)},",
+       "        .arena_path = {first_tenant(c)->arena_path, (uint16_t)strlen(c->arena_path)},"),
+      ("/* The session that a returning", OTHER + "/* The session that a returning")]),
+    ("a page that is charged to another tenant's quota", "daemon/core_evict.c",
+     [(FRAME_ALLOC,
+       OTHER + FRAME_ALLOC +
+       "    uint32_t frame;\n"
+       "    if (first_tenant(c) != c) {\n"
+       "        if (frames_alloc(first_tenant(c)->frames, bytes, &frame) != KVT_OK)\n"
+       "            return KVT_EFULL;\n"
+       "        frames_free(first_tenant(c)->frames, frame);\n"
+       "    }\n")]),
+    ("a pin that is charged to another tenant's quota", "daemon/core_pin.c",
+     [("/* Answers and returns 0 if the pin", OTHER + "/* Answers and returns 0 if the pin"),
+      ("    uint64_t limit = c->config.max_pinned_bytes, owner",
+       "    if (first_tenant(c) != c)\n"
+       "        all += first_tenant(c)->pinned_bytes;\n"
+       "    uint64_t limit = c->config.max_pinned_bytes, owner")]),
+    ("a tenant whose tails go for another's pages", "daemon/core_evict.c",
+     [(FRAME_ALLOC,
+       OTHER + FRAME_ALLOC +
+       "    if (first_tenant(c) != c)\n"
+       "        evict_coldest(first_tenant(c));\n")]),
+    ("an event that is told to another tenant", "daemon/core_event.c",
+     [("static void emit(", OTHER + "static void emit("),
+      ("        c->env.event(c->env.context, event);\n",
+       "        c->env.event(first_tenant(c)->env.context, event);\n")]),
     ("a pin that keeps nothing", "daemon/core_pin.c",
      [("    radix_pin(c->tree, p->tail);\n", ""),
       ("    p->number = 0;\n    node_unpin(c, p->tail);\n", "    p->number = 0;\n")]),

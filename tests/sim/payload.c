@@ -1,6 +1,6 @@
 /*
- * payload.c - the oracle: each 16-bit element is a function of (all tokens up to its own, part,
- * dim). So a page under a wrong prefix, a shifted row or a single flipped byte shows.
+ * payload.c - the oracle: each 16-bit element is a function of (tenant, all tokens up to its own,
+ * part, dim). So a page under a wrong prefix, a shifted row or a single flipped byte shows.
  */
 #include "tests/check.h"
 #include "tests/sim/world.h"
@@ -20,7 +20,7 @@ static const kvt_page_shape *shape_of(const sim_world *w, uint32_t slot) {
 
 static void fill(const sim_world *w, uint32_t slot, const uint32_t *tokens, uint32_t page,
                  uint32_t rows, uint16_t part[2][PART_ELEMENTS]) {
-    uint64_t h = UINT64_C(0x6b767472756e6b);
+    uint64_t h = UINT64_C(0x6b767472756e6b) + w->tenant;
     const kvt_page_shape *shape = shape_of(w, slot);
     uint32_t dim = shape->head_dim[0], n = shape->n_layers * dim;
     uint32_t first = page * SIM_PAGE_TOKENS;
@@ -116,7 +116,7 @@ uint64_t sim_payload_wrong(sim_world *w, uint32_t slot, const uint32_t *tokens, 
         page_rows < rows ||
         kvt_page_decode(shape, bytes, n_bytes, 0, rows, 0, shape->n_layers, &layout) != KVT_OK)
         return UINT64_MAX;
-    w->n_cooled_reads += rung > 0;
+    w->n.cooled_reads += rung > 0;
     if (page_rows == rows)
         return !same_bytes(w, slot, tokens, page, rows, rung, bytes, n_bytes);
     int exact = rung == 0 && !w->realm_desc.codec[0];

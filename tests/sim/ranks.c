@@ -93,7 +93,7 @@ void sim_ranks_check(sim_world *w, const sim_worker *k, sim_lease *l) {
     if (at < 0)
         return;
     const sim_lease *theirs = &other->leases[at];
-    w->n_together++;
+    w->n.together++;
     if (theirs->n_tokens != l->n_tokens || memcmp(theirs->answer, l->answer, sizeof l->answer) != 0)
         sim_fail(w, "request %llu of an engine: worker %u was told %u/%u/%u, worker %u %u/%u/%u",
                  (unsigned long long)l->request, other->index, theirs->answer[0], theirs->answer[1],

@@ -20,7 +20,7 @@ void sim_view_ask(sim_world *w, sim_lease *l, kvt_acquire_req *req) {
     l->sinks = req->sinks;
     l->window = req->window;
     l->budget = req->budget;
-    w->n_views++;
+    w->n.views++;
 }
 
 /* What every worker says of a row: of half of them nothing. */
@@ -74,8 +74,8 @@ static void check_rows(sim_world *w, const sim_worker *k, const sim_lease *l) {
     if (n_rows > n_sure + (l->budget > sure ? l->budget - sure : 0))
         sim_fail(w, "worker %u: a view of %u sinks, window %u, budget %u has %u rows", k->index,
                  l->sinks, l->window, l->budget, n_rows);
-    w->n_view_rows += n_rows;
-    w->n_view_picks += n_rows > n_sure;
+    w->n.view_rows += n_rows;
+    w->n.view_picks += n_rows > n_sure;
 }
 
 int sim_view_has(const sim_lease *l, uint32_t page, uint32_t *ret_rows) {

@@ -15,6 +15,16 @@ static void push_step(sim_world *w, sim_worker *k, uint32_t max_delay_ms) {
              max_delay_ms);
 }
 
+/* Of its tenant by its uid or by its gid, or of none. A uid counts more than a gid. */
+static void make_user(sim_world *w, sim_worker *k) {
+    uint32_t which = sim_below(w, 4);
+    k->uid = which < 2 ? w->uids[which] : 100 + 10 * w->tenant + which;
+    k->gid = which < 2 ? 30 + (w->tenant + which) % SIM_MAX_TENANTS : w->gids[0];
+    k->is_stranger = sim_chance(w, 10);
+    if (k->is_stranger)
+        k->uid = k->gid = 999;
+}
+
 void sim_worker_start(sim_world *w, sim_worker *k) {
     uint32_t index = k->index, life = k->life + 1;
     uint64_t asked = k->asked;
@@ -25,13 +35,14 @@ void sim_worker_start(sim_world *w, sim_worker *k) {
     k->asked = asked;
     k->pid = w->next_pid++;
     k->staging = -1;
+    make_user(w, k);
     push_step(w, k, 20);
 }
 
 static void pipe_close(sim_world *w, sim_worker *k) {
     if (k->pipe && !w->pipe_dead[k->pipe]) {
         w->pipe_dead[k->pipe] = 1;
-        sim_push(w, (sim_event){.kind = EVENT_PIPE_DOWN, .boot = w->boot, .pipe = k->pipe}, 100);
+        sim_push(w, (sim_event){.kind = EVENT_PIPE_DOWN, .pipe = k->pipe}, 100);
     }
     k->pipe = 0;
 }
@@ -77,7 +88,7 @@ static int push_gone(void *context, const core_session_info *info) {
     sim_world *w = ((void **)context)[0];
     const sim_worker *k = ((void **)context)[1];
     if (info->peer.pid == k->pid)
-        sim_push(w, (sim_event){.kind = EVENT_PEER_GONE, .boot = w->boot, .session = info->session},
+        sim_push(w, (sim_event){.kind = EVENT_PEER_GONE, .session = info->session},
                  sim_below(w, 3) ? 30 : 2000);
     return 0;
 }
@@ -87,7 +98,7 @@ void sim_worker_kill(sim_world *w, sim_worker *k) {
     core_each_session(w->core, push_gone, context);
     pipe_close(w, k);
     k->state = WORKER_GONE;
-    w->n_kills++;
+    w->n.kills++;
     push_step(w, k, 300);
 }
 
@@ -104,11 +115,8 @@ static void send_bytes(sim_world *w, sim_worker *k, const uint8_t *bytes, size_t
     uint8_t *copy = malloc(n);
     CHECK(copy);
     memcpy(copy, bytes, n);
-    sim_push(
-        w,
-        (sim_event){
-            .kind = EVENT_TO_CORE, .boot = w->boot, .pipe = k->pipe, .bytes = copy, .n_bytes = n},
-        sim_chance(w, 10) ? 4000 : 10);
+    sim_push(w, (sim_event){.kind = EVENT_TO_CORE, .pipe = k->pipe, .bytes = copy, .n_bytes = n},
+             sim_chance(w, 10) ? 4000 : 10);
 }
 
 void sim_begin(outgoing *o) {
@@ -126,7 +134,7 @@ void sim_call(sim_world *w, sim_worker *k, outgoing *o, uint16_t op, uint32_t le
     k->op = op;
     k->op_number = k->number;
     k->op_lease = lease;
-    k->op_due_ms = w->now_ms + TIMEOUT_MS + wait_ms;
+    k->op_due_ms = w->d->now_ms + TIMEOUT_MS + wait_ms;
     free(k->op_bytes);
     k->op_bytes = malloc(n);
     CHECK(k->op_bytes);
@@ -137,17 +145,14 @@ void sim_call(sim_world *w, sim_worker *k, outgoing *o, uint16_t op, uint32_t le
 
 static void call_hello(sim_world *w, sim_worker *k) {
     outgoing o;
-    CHECK(w->next_pipe < 65536);
-    k->pipe = w->next_pipe++;
+    CHECK(w->next_pipe < SIM_MAX_PIPES);
+    k->pipe = w->next_pipe;
+    w->next_pipe += SIM_MAX_TENANTS;
     w->pipe_worker[k->pipe] = k->index;
     w->pipe_life[k->pipe] = k->life;
-    sim_push(w,
-             (sim_event){.kind = EVENT_PIPE_UP,
-                         .boot = w->boot,
-                         .pipe = k->pipe,
-                         .worker = k->index,
-                         .life = k->life},
-             10);
+    sim_push(
+        w, (sim_event){.kind = EVENT_PIPE_UP, .pipe = k->pipe, .worker = k->index, .life = k->life},
+        10);
     kvt_hello_req req = {.pid = k->pid, .name = {"sim", 3}};
     memcpy(req.token, k->token, sizeof req.token);
     sim_begin(&o);
@@ -163,10 +168,14 @@ static void call_stage(sim_world *w, sim_worker *k) {
     file->n_bytes = (uint64_t)SIM_STAGING_SLOTS * SIM_MAX_GROUPS * SLOT_BYTES;
     file->bytes = calloc(1, file->n_bytes);
     CHECK(file->bytes);
-    file->uid = 1;
-    snprintf(file->name, sizeof file->name, "staging-%u", w->n_stagings);
-    kvt_stage_req req = {.bytes = file->n_bytes,
-                         .name = {file->name, (uint16_t)strlen(file->name)}};
+    file->uid = k->uid;
+    snprintf(file->name, sizeof file->name, "staging-%u-%u", w->tenant, w->n_stagings);
+    char theirs[32];
+    uint32_t other = (w->tenant + 1) % SIM_MAX_TENANTS;
+    snprintf(theirs, sizeof theirs, "staging-%u-%u", other, sim_below(w, w->n_stagings + 1));
+    k->is_thief = sim_chance(w, 20);
+    const char *name = k->is_thief ? theirs : file->name;
+    kvt_stage_req req = {.bytes = file->n_bytes, .name = {name, (uint16_t)strlen(name)}};
     sim_begin(&o);
     kvt_wire_put_stage_req(&o.w, &req);
     k->op_lease = w->n_stagings;
@@ -271,7 +280,7 @@ static void call_wait(sim_world *w, sim_worker *k, int slot) {
     k->op_path = *l;
     sim_begin(&o);
     kvt_wire_put_wait_req(&o.w, &req);
-    w->n_waits++;
+    w->n.waits++;
     sim_call(w, k, &o, KVT_OP_WAIT, (uint32_t)slot, wait_ms);
 }
 
@@ -344,7 +353,7 @@ static void call_seal(sim_world *w, sim_worker *k, int slot) {
         kvt_wire_put_seal_page(&o.w, &items[i]);
     k->op_path = *l;
     k->op_first_page = items[0].page;
-    w->n_seals++;
+    w->n.seals++;
     sim_call(w, k, &o, KVT_OP_SEAL, (uint32_t)slot, 0);
 }
 
@@ -364,7 +373,7 @@ static void release_some(sim_world *w, sim_worker *k) {
     k->op_path.used = 0; /* whether the first id must be answered with KVT_OK */
     for (uint32_t i = 0; i < SIM_MAX_LEASES; i++) {
         sim_lease *l = &k->leases[i];
-        if (!l->used || (!w->stopping && sim_below(w, 2)))
+        if (!l->used || (!w->d->stopping && sim_below(w, 2)))
             continue;
         l->used = 0;
         if (l->stale < 2) {
@@ -405,8 +414,8 @@ static void undo(sim_world *w, sim_worker *k) {
 /* --- reading ------------------------------------------------------------------------------------
  */
 
-static uint64_t generation(const sim_world *w, const sim_lease *l, const kvt_wire_page *page) {
-    return w->arenas[l->arena].generations[page->frame];
+static uint64_t generation(const sim_worker *k, const sim_lease *l, const kvt_wire_page *page) {
+    return k->arena_of->arenas[l->arena].generations[page->frame];
 }
 
 static void read_begin(sim_world *w, sim_worker *k, uint32_t slot, uint32_t group, uint32_t i) {
@@ -417,9 +426,9 @@ static void read_begin(sim_world *w, sim_worker *k, uint32_t slot, uint32_t grou
     k->read_group = group;
     k->read_page = i;
     k->read_half = 0;
-    if (generation(w, l, page) == page->generation) {
+    if (generation(k, l, page) == page->generation) {
         k->read_half = sim_below(w, page->bytes + 1);
-        memcpy(k->read_bytes, w->arenas[l->arena].data + page->offset, k->read_half);
+        memcpy(k->read_bytes, k->arena_of->arenas[l->arena].data + page->offset, k->read_half);
     }
 }
 
@@ -430,11 +439,12 @@ static void read_end(sim_world *w, sim_worker *k) {
     k->reading = 0;
     if (!l->used)
         return;
-    w->n_reads++;
-    memcpy(k->read_bytes + k->read_half, w->arenas[l->arena].data + page->offset + k->read_half,
+    w->n.reads++;
+    memcpy(k->read_bytes + k->read_half,
+           k->arena_of->arenas[l->arena].data + page->offset + k->read_half,
            page->bytes - k->read_half);
-    if (generation(w, l, page) != page->generation) {
-        w->n_stale_reads++;
+    if (generation(k, l, page) != page->generation) {
+        w->n.stale_reads++;
         if (!l->stale && k->pipe && !w->pipe_dead[k->pipe])
             sim_fail(w, "worker %u: page %u of lease %llx was taken from under it", k->index,
                      k->read_page, (unsigned long long)l->id);
@@ -444,8 +454,8 @@ static void read_end(sim_world *w, sim_worker *k) {
     uint32_t rows = l->held_tokens - at < SIM_PAGE_TOKENS ? l->held_tokens - at : SIM_PAGE_TOKENS;
     if (l->is_view) {
         sim_view_has(l, k->read_page, &rows);
-        w->n_view_alone +=
-            l->arena == w->boot - 1 &&
+        w->n.view_alone +=
+            l->arena == w->d->boot - 1 &&
             core_would_hold(w->core, k->realm, l->tokens, l->held_tokens) < l->held_tokens;
     }
     uint32_t payload_slot = sim_rank(w, k) * w->geometry.n_groups + k->read_group;
@@ -521,7 +531,7 @@ static void take_lease(sim_world *w, sim_worker *k, const uint8_t *body, size_t 
     l->held_tokens = rep.held_tokens;
     l->computing_tokens = rep.computing_tokens;
     l->claimed_tokens = rep.claimed_tokens;
-    w->n_hits += rep.held_tokens > 0;
+    w->n.hits += rep.held_tokens > 0;
     if (k->op == KVT_OP_ACQUIRE && l->request)
         sim_ranks_check(w, k, l);
     if (k->op == KVT_OP_ACQUIRE && !l->is_view)
@@ -553,13 +563,26 @@ static void take_seal(sim_world *w, sim_worker *k, const uint8_t *body, size_t n
     take_lists(w, k, l, rep.n_lists, rep.lists);
 }
 
+static sim_world *arena_of(sim_world *w, const kvt_wire_str *path) {
+    for (uint32_t i = 0; i < w->d->n_tenants; i++) {
+        sim_world *of = w->d->worlds[i];
+        if (path->n_bytes == strlen(of->arena_path) &&
+            memcmp(path->at, of->arena_path, path->n_bytes) == 0)
+            return of;
+    }
+    sim_fail(w, "an arena at %.*s", path->n_bytes, path->at);
+}
+
 static void take_hello(sim_world *w, sim_worker *k, const kvt_wire_header *header,
                        const uint8_t *body) {
     kvt_hello_rep rep;
     CHECK_EQ(kvt_wire_get_hello_rep(body, header->body_bytes, &rep), KVT_OK);
     memcpy(k->token, rep.token, sizeof k->token);
     k->boot_id = header->boot_id;
-    k->arena = w->boot - 1;
+    k->arena_of = arena_of(w, &rep.arena_path);
+    k->arena = w->d->boot - 1;
+    if (k->is_stranger)
+        sim_fail(w, "worker %u: uid %u belongs to no tenant, and is served", k->index, k->uid);
     k->session = rep.session;
     if (rep.resumed) {
         for (uint32_t i = 0; i < SIM_MAX_LEASES; i++)
@@ -583,11 +606,22 @@ static void take_release(sim_world *w, sim_worker *k, const uint8_t *body, size_
         sim_fail(w, "worker %u: a lease was lost without a cut", k->index);
 }
 
+static void take_staging(sim_world *w, sim_worker *k) {
+    if (k->is_thief)
+        sim_fail(w, "worker %u: the staging file of another tenant was taken for its own",
+                 k->index);
+    k->staging = (int)k->op_lease;
+}
+
 static void take_error(sim_world *w, sim_worker *k, const kvt_wire_header *header) {
     if (header->status == KVT_EDUPLICATE)
         sim_fail(w, "worker %u: request %llu refused as seen before", k->index,
                  (unsigned long long)header->number);
     if (k->op == KVT_OP_HELLO || k->op == KVT_OP_STAGE) {
+        if (k->is_stranger && header->status != KVT_EDENIED)
+            sim_fail(w, "worker %u: uid %u, of no tenant, is told %s", k->index, k->uid,
+                     kvt_status_name((kvt_status)header->status));
+        w->n.strangers += (k->op == KVT_OP_HELLO ? k->is_stranger : k->is_thief) != 0;
         sim_worker_cut(w, k);
     } else if ((k->op == KVT_OP_ACQUIRE || k->op == KVT_OP_FLUSH) && header->status == KVT_ENOENT) {
         k->realm = 0;
@@ -606,7 +640,7 @@ void sim_worker_message(sim_world *w, sim_worker *k, const uint8_t *bytes, size_
     else if (op == KVT_OP_HELLO)
         take_hello(w, k, &header, body);
     else if (op == KVT_OP_STAGE)
-        k->staging = (int)k->op_lease;
+        take_staging(w, k);
     else if (op == KVT_OP_REALM) {
         kvt_realm_rep rep;
         CHECK_EQ(kvt_wire_get_realm_rep(body, header.body_bytes, &rep), KVT_OK);
@@ -638,7 +672,7 @@ static void do_next(sim_world *w, sim_worker *k) {
         call_stage(w, k);
     } else if (!k->realm) {
         call_realm(w, k);
-    } else if (w->stopping) {
+    } else if (w->d->stopping) {
         if (slot >= 0) {
             release_some(w, k);
             return;
@@ -647,7 +681,7 @@ static void do_next(sim_world *w, sim_worker *k) {
             return;
         sim_begin(&o);
         sim_call(w, k, &o, KVT_OP_GOODBYE, 0, 0);
-    } else if (sim_chance(w, 30) && sim_keep(w, k)) {
+    } else if (sim_chance(w, sim_tenants(w->d->seed) > 1 ? 90 : 30) && sim_keep(w, k)) {
         return;
     } else if (sim_chance(w, 2)) {
         send_bytes(w, k, (const uint8_t *)"nonsense", 8);
@@ -688,17 +722,17 @@ void sim_worker_step(sim_world *w, sim_worker *k) {
     if (k->reading) {
         read_end(w, k);
     } else if (k->pipe && sim_chance(w, 5)) {
-        w->n_cuts++;
+        w->n.cuts++;
         sim_worker_cut(w, k);
     } else if (k->state == WORKER_DOWN) {
         /* Cut off, and in no hurry: it reads on in what it has mapped. */
         int slot = some_lease(w, k);
-        if (slot >= 0 && w->faults && sim_below(w, 8))
+        if (slot >= 0 && w->d->faults && sim_below(w, 8))
             read_lease(w, k, (uint32_t)slot);
-        else if (!w->stopping)
+        else if (!w->d->stopping)
             call_hello(w, k);
     } else if (k->op) {
-        if (w->now_ms < k->op_due_ms) {
+        if (w->d->now_ms < k->op_due_ms) {
             if (k->op != KVT_OP_HELLO && sim_chance(w, 20))
                 send_bytes(w, k, k->op_bytes, k->op_n_bytes);
         } else if (k->op == KVT_OP_HELLO || k->op == KVT_OP_STAGE || k->op == KVT_OP_REALM) {

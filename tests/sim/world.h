@@ -2,6 +2,10 @@
  * world.h - the simulator: the real core, workers that speak the real wire format, and between them
  * a network, a clock and jobs that a seed decides. A run is a function of its seed.
  *
+ * A daemon has one tenant, or two or three in every fifth run. Each has a world of its own: a core,
+ * quotas, an arena, lower tiers, workers, a listener, and the random numbers for all of that. What
+ * they share is the daemon's life, its clock, and the way by which a connection comes to a core.
+ *
  *   workers --request--> [pipe: delay, order kept]  --> core --job--> [lane: delay, order kept] --.
  *      ^                                                 | ^                                     |
  *      '------------reply <-- [pipe: delay, order kept] -' '--------------- done <---------------'
@@ -27,15 +31,18 @@
  * what was written, and is found again while workers ask already; keys are so short that different
  *     pages have the same one
  *   - pages cool, in half of the worlds; encoding them anew fails, or some element cannot be
+ *   - a worker of a uid that belongs to no tenant says hello; one names a staging file of another
+ *     tenant; one has the uid of one tenant and the gid of the next
  * What is not modelled: a message that arrives damaged (a local stream does not), memory that
  * changes by itself, two workers of one session.
  *
  * WHAT IS CHECKED
  *   - core_audit after every event
  *   - every byte that a worker reads under a lease, if the generation was the same before and after
- *     it read: against the payload oracle, a function of the token path, the rank and the layer
- *     group; of a page that has cooled, against what was sealed, encoded anew step by step (of a
- *     lossy page whose last rows the worker does not know: that its rows are near)
+ *     it read: against the payload oracle, a function of the tenant, the token path, the rank and
+ *     the layer group (all tenants have the same model and the same documents)
+ *   - a page that has cooled is what was sealed, encoded anew step by step (a lossy one whose last
+ *     rows the worker does not know has rows that are near)
  *   - ranks that hold a lease of the same request were told the same
  *   - importance is a function of the token path, too, and 0 of every other row: a view picks none
  *     of those
@@ -46,6 +53,10 @@
  *   - a mirror that is kept by events alone is what the core says can be had, after every event,
  *     and events are numbered without a gap; it knows where the pages of a lease came from
  *   - what is pinned can be had, at every moment; what was flushed cannot, from that moment on
+ *   - a tenant is served as if it were alone: every message, event and job of its core, to the byte
+ *     and to the millisecond, is the same when the others of the run are not there
+ *   - what a tenant's quotas and a session's limits allow is never exceeded; a tenant is told that
+ *     it is full only when nothing of its own can go
  *   - at the end, with faults off: every request is answered, and when all is let go no lease, pin,
  *     claim, job or session is left
  */
@@ -72,6 +83,8 @@ enum {
     SIM_MAX_RANKS = 2,
     SIM_MAX_LAYERS = 2, /* of a group */
     SIM_MAX_RUNGS = 3,
+    SIM_MAX_TENANTS = 3,
+    SIM_MAX_PIPES = 65536,
 };
 
 typedef enum sim_event_kind {
@@ -89,9 +102,12 @@ typedef enum sim_event_kind {
     EVENT_DISK_UP, /* it answers again */
 } sim_event_kind;
 
+typedef struct sim_world sim_world;
+
 typedef struct sim_event {
     uint64_t at_ms, order;
     sim_event_kind kind;
+    sim_world *world;
     uint32_t boot; /* of the core it is for: what a dead one was owed is dropped */
     uint32_t pipe;
     uint32_t worker; /* index */
@@ -176,14 +192,17 @@ typedef enum worker_state {
 } worker_state;
 
 typedef struct sim_worker {
-    uint32_t index, life, pid;
+    uint32_t index, life, pid, uid, gid;
+    int is_stranger; /* belongs to no tenant */
     worker_state state;
     uint32_t pipe; /* 0: none */
     int cut_once;  /* since its session began: its leases may be stale */
     uint8_t token[KVT_WIRE_TOKEN_BYTES];
     uint32_t session;
     uint64_t boot_id, number;
+    sim_world *arena_of; /* whose arena it was shown */
     uint32_t arena, realm;
+    int is_thief;   /* the file that it names is another tenant's */
     int staging;    /* index into world's, -1 */
     uint64_t asked; /* the newest request of its engine that it asked, or left out */
     sim_lease leases[SIM_MAX_LEASES];
@@ -210,16 +229,64 @@ typedef struct sim_worker {
     size_t read_half;
 } sim_worker;
 
-typedef struct sim_world {
-    uint64_t seed, random;
-    uint64_t now_ms, order;
-    int faults; /* 0: only delays, and everybody goes home */
-    int stopping;
-    uint32_t boot; /* counts the daemons */
+/* What happened, for the summary. */
+#define SIM_COUNTS(X)                                                                              \
+    X(reads)                                                                                       \
+    X(stale_reads)                                                                                 \
+    X(hits)                                                                                        \
+    X(seals)                                                                                       \
+    X(waits)                                                                                       \
+    X(pins)                                                                                        \
+    X(flushes)                                                                                     \
+    X(flushed)                                                                                     \
+    X(flushed_held)                                                                                \
+    X(kills)                                                                                       \
+    X(cuts)                                                                                        \
+    X(restarts)                                                                                    \
+    X(events_told)                                                                                 \
+    X(expired)                                                                                     \
+    X(together) /* answers to ranks, compared */                                                   \
+    X(passed)   /* pages that windows let go */                                                    \
+    X(views)                                                                                       \
+    X(view_rows)                                                                                   \
+    X(view_picks)                                                                                  \
+    X(view_alone)   /* pages read by views whose path was gone */                                  \
+    X(cooled)       /* pages that were put into fewer bits */                                      \
+    X(cooled_reads) /* and read after that */                                                      \
+    X(lifted)       /* pages that a lease said were not in the arena */                            \
+    X(down)                                                                                        \
+    X(up)                                                                                          \
+    X(disk_writes)                                                                                 \
+    X(disk_reads)                                                                                  \
+    X(found)                                                                                       \
+    X(lost)                                                                                        \
+    X(full)      /* refusals, since nothing could go */                                            \
+    X(strangers) /* and thieves, turned away */                                                    \
+    X(alone)     /* tenants that were served again, alone */
+typedef struct sim_counts {
+#define X(name) uint64_t name;
+    SIM_COUNTS(X)
+#undef X
+} sim_counts;
+
+typedef struct sim_daemon sim_daemon;
+
+/* A tenant's. */
+struct sim_world {
+    sim_daemon *d;
+    uint32_t tenant;
+    uint64_t random;
+    uint64_t digest; /* of all that its core has said and done until it came to rest */
+    int is_home;
     core *core;
     core_config config;
+    char name[16], arena_path[16];
+    uint32_t uids[2], gids[1];
     core_env env;
-    kvt_device device;
+    struct sim_device {
+        kvt_device base;
+        sim_world *world;
+    } device;
     sim_arena arenas[SIM_MAX_ARENAS];
     uint8_t *host; /* of the running daemon */
     sim_record records[SIM_MAX_RECORDS];
@@ -232,13 +299,11 @@ typedef struct sim_world {
     kvt_realm realm_desc;
     uint8_t canonical[KVT_WIRE_MAX_REALM_BYTES];
     size_t n_canonical;
-    sim_event *events; /* heap */
-    size_t n_events, room_events;
     uint32_t n_workers, next_pipe, next_pid;
-    uint64_t pipe_free_ms[2][65536]; /* when the pipe's last message is through, each way */
+    uint64_t pipe_free_ms[2][SIM_MAX_PIPES]; /* when the pipe's last message is through, each way */
     uint64_t lane_free_ms[65536];
-    uint32_t pipe_worker[65536], pipe_life[65536];
-    uint8_t pipe_dead[65536];
+    uint32_t pipe_worker[SIM_MAX_PIPES], pipe_life[SIM_MAX_PIPES];
+    uint8_t pipe_dead[SIM_MAX_PIPES];
     sim_worker workers[SIM_MAX_WORKERS];
     sim_engine engines[SIM_MAX_WORKERS / SIM_MAX_RANKS];
     sim_staging stagings[SIM_MAX_STAGINGS];
@@ -247,32 +312,53 @@ typedef struct sim_world {
     uint64_t mirror_sequence;
     uint32_t n_compared;
     sim_pin pins[SIM_MAX_PINS]; /* of the daemon that lives */
-    int trace;                  /* print each event */
-    /* what happened, for the summary */
-    uint64_t n_events_told, n_expired;
-    uint64_t n_pins, n_flushes, n_flushed, n_flushed_held;
-    uint64_t n_passed;   /* pages that windows let go */
-    uint64_t n_together; /* answers to ranks, compared */
-    uint64_t n_steps, n_reads, n_stale_reads, n_hits, n_seals, n_kills, n_cuts, n_restarts, n_waits;
-    uint64_t n_views, n_view_rows, n_view_picks;
-    uint64_t n_view_alone;   /* pages read by views whose path was gone */
-    uint64_t n_cooled;       /* pages that were put into fewer bits */
-    uint64_t n_cooled_reads; /* and read after that */
-    uint64_t n_lifted;       /* pages that a lease said were not in the arena */
-    uint64_t n_down, n_up, n_disk_writes, n_disk_reads, n_found, n_lost;
-} sim_world;
+    sim_counts n;
+};
+
+/* What all tenants share. */
+struct sim_daemon {
+    uint64_t seed, random;
+    uint64_t now_ms, order;
+    int faults; /* 0: only delays, and everybody goes home */
+    int stopping;
+    int trace;         /* print each event */
+    uint32_t boot;     /* counts the daemons */
+    sim_event *events; /* heap */
+    size_t n_events, room_events;
+    uint64_t n_steps;
+    uint32_t n_tenants;
+    sim_world *worlds[SIM_MAX_TENANTS];
+    core *cores[SIM_MAX_TENANTS]; /* of these */
+    /* when it was killed, and when all went home: to be done again with one tenant alone */
+    uint32_t n_killed;
+    uint64_t killed_ms[SIM_MAX_ARENAS], home_ms;
+};
+
+/* clock.c: events, and the daemon's life */
+void sim_push(sim_world *w, sim_event event, uint32_t max_delay_ms);
+/* The world that a pipe is of. */
+sim_world *sim_of_pipe(sim_daemon *d, uint32_t pipe);
+/* Runs a seed, with all tenants, or (tenant: its number) once more with this one alone, which must
+ * be served as in `before`. */
+enum { SIM_ALL = SIM_MAX_TENANTS };
+void sim_run(sim_daemon *d, uint64_t seed, uint32_t n_steps, uint32_t tenant,
+             const sim_daemon *before);
+uint32_t sim_tenants(uint64_t seed); /* that it has */
 
 /* world.c */
 uint32_t sim_below(sim_world *w, uint32_t n);
 int sim_chance(sim_world *w, uint32_t per_mille); /* only while faults are on */
-void sim_push(sim_world *w, sim_event event, uint32_t max_delay_ms);
 void sim_fail(sim_world *w, const char *format, ...)
     __attribute__((noreturn, format(printf, 2, 3)));
-void sim_run(sim_world *w, uint64_t seed, uint32_t n_steps, int trace);
+void sim_digest(sim_world *w, const void *bytes, size_t n); /* of what its core says or does now */
+void sim_world_open(sim_world *w, sim_daemon *d, uint32_t tenant);
+void sim_world_close(sim_world *w);
+void sim_world_audit(sim_world *w); /* after each step */
+void sim_world_home(sim_world *w);  /* has it come to rest? Then nothing may be left */
 
 /* daemon.c: the core's env, its jobs, its end and its start */
-void sim_daemon_start(sim_world *w);
-void sim_daemon_kill(sim_world *w);
+void sim_core_start(sim_world *w);
+void sim_core_kill(sim_world *w);
 void sim_job_run(sim_world *w, core_job *job);
 
 /* disk.c: the lower tiers */
