@@ -55,12 +55,14 @@ static void walk_on(row_walk *walk, uint32_t n) {
     }
 }
 
-/* Decodes the walk's rows of one page, and moves it along. *done counts rows of the layout. */
+/* Decodes the walk's rows of one page, and moves it along. *done counts rows of the layout. The
+ * first piece of them looks at the page's checksum, if that is asked for. */
 static kvt_status decode_rows(const kvt_page_shape *shape, const uint8_t *bytes, size_t n_bytes,
-                              uint32_t n_rows_there, rows r, row_walk *walk, size_t *done,
+                              int verify, rows r, row_walk *walk, size_t *done,
                               const kvt_layout *to) {
+    uint32_t n_rows_there;
     size_t token, page = SIZE_MAX;
-    kvt_status status = KVT_OK;
+    kvt_status status = kvt_page_check(shape, bytes, n_bytes, 0, &n_rows_there);
     while (walk->left > 0 && status == KVT_OK) {
         r.n_rows = walk_piece(walk, shape->page_tokens, &token);
         if (page != SIZE_MAX && token / shape->page_tokens != page)
@@ -70,8 +72,13 @@ static kvt_status decode_rows(const kvt_page_shape *shape, const uint8_t *bytes,
         kvt_layout here = layout_at(to, *done);
         if (n_rows_there < r.first_row + r.n_rows)
             return KVT_ECORRUPT;
-        status = kvt_page_decode(shape, bytes, n_bytes, r.first_row, r.n_rows, r.first_layer,
-                                 r.n_layers, &here);
+        if (verify)
+            status = kvt_page_decode_verified(shape, bytes, n_bytes, r.first_row, r.n_rows,
+                                              r.first_layer, r.n_layers, &here);
+        else
+            status = kvt_page_decode(shape, bytes, n_bytes, r.first_row, r.n_rows, r.first_layer,
+                                     r.n_layers, &here);
+        verify = 0;
         walk_on(walk, r.n_rows);
         *done += r.n_rows;
     }
@@ -89,15 +96,13 @@ static kvt_status decode_page(const kvt_lease *lease, const kvt_wire_page *page,
     const kvt_client *c = lease->client;
     const kvt_page_shape *shape = &c->shapes[r->group];
     const uint8_t *bytes = NULL;
-    uint32_t n_rows = 0;
     if (!kvt_arena_is_fresh(lease->arena, page))
         return kvt_error_plain(KVT_ESTALE);
     kvt_status status = kvt_arena_page(lease->arena, page, copy, &bytes);
     if (status != KVT_OK)
         return status;
-    status = kvt_page_check(shape, bytes, page->bytes, (c->flags & KVT_OPEN_VERIFY) != 0, &n_rows);
-    if (status == KVT_OK)
-        status = decode_rows(shape, bytes, page->bytes, n_rows, *r, walk, done, to);
+    status = decode_rows(shape, bytes, page->bytes, (c->flags & KVT_OPEN_VERIFY) != 0, *r, walk,
+                         done, to);
     if (!kvt_arena_was_fresh(lease->arena, page))
         return kvt_error_plain(KVT_ESTALE);
     return status == KVT_OK ? KVT_OK : kvt_error_plain(status);

@@ -1,13 +1,17 @@
 /* job.c - see job.h. */
 #include "daemon/job.h"
 
+static int is_in_file(const core_copy *copy) {
+    return !(copy->from_offset & KVT_STAGED_ON_DEVICE);
+}
+
 /* From the staging file, or from the staging area in device memory. The numbers of the staging side
  * came over the wire; those of the arena's are the core's own. */
 static kvt_status take_bytes(const core_copy *copy, kvt_device *device, const job_staging *from) {
     uint64_t offset = copy->from_offset & ~KVT_STAGED_ON_DEVICE;
     if (offset > (uint64_t)INT64_MAX - copy->bytes)
         return KVT_EIO;
-    if (!(copy->from_offset & KVT_STAGED_ON_DEVICE))
+    if (is_in_file(copy))
         return device->ops->write_file(device, copy->to_offset, from->fd, offset, copy->bytes);
     if (!from->staged)
         return KVT_EINVAL;
@@ -27,12 +31,20 @@ static uint32_t saturated_of(const core_copy *copy, kvt_device *device) {
     return info.saturated;
 }
 
-static kvt_status copy_page(core_copy *copy, kvt_device *device, const job_staging *from) {
-    uint32_t rows;
+/* Takes the page and checks it where it stands then: nobody else writes there. */
+static kvt_status take_page(const core_copy *copy, kvt_device *device, const job_staging *from,
+                            uint32_t *ret_rows) {
+    if (device->ops->write_file_page && is_in_file(copy))
+        return device->ops->write_file_page(device, copy->shape, copy->to_offset, from->fd,
+                                            copy->from_offset, copy->bytes, ret_rows);
     if (take_bytes(copy, device, from) != KVT_OK)
         return KVT_EIO;
-    kvt_status status =
-        device->ops->check(device, copy->shape, copy->to_offset, copy->bytes, &rows);
+    return device->ops->check(device, copy->shape, copy->to_offset, copy->bytes, ret_rows);
+}
+
+static kvt_status copy_page(core_copy *copy, kvt_device *device, const job_staging *from) {
+    uint32_t rows;
+    kvt_status status = take_page(copy, device, from, &rows);
     if (status == KVT_OK && rows != copy->rows)
         return KVT_ECORRUPT;
     if (status == KVT_OK)

@@ -2,15 +2,26 @@
 #include "client/assert.h"
 #include "daemon/job.h"
 
+enum { PIECE_BYTES = 65536 }; /* still in the second cache when it has been copied */
+
+/* What is taken is checked on the way, and only shown if all of it was right. */
 static kvt_status copy_up(const core_copy *copy, kvt_device *device, const char *host) {
+    const char *page = host + copy->from_offset;
+    kvt_page_checking checking;
     uint32_t rows;
-    /* Checked before it is copied: what stands in the arena is only shown if this is right, and a
-     * damaged copy is found while there may be another one below. */
-    kvt_status status =
-        kvt_page_check(copy->shape, host + copy->from_offset, copy->bytes, 1, &rows);
-    if (status != KVT_OK || rows != copy->rows)
+    if (kvt_page_check_begin(copy->shape, page, copy->bytes, &checking) != KVT_OK)
         return KVT_ECORRUPT;
-    return device->ops->write(device, copy->to_offset, host + copy->from_offset, copy->bytes);
+    kvt_status status = KVT_OK;
+    for (uint64_t at = 0, n; at < copy->bytes && status == KVT_OK; at += n) {
+        n = copy->bytes - at;
+        if (device->ops->data(device) && n > PIECE_BYTES)
+            n = PIECE_BYTES;
+        status = device->ops->write(device, copy->to_offset + at, page + at, n);
+        kvt_page_check_to(&checking, at + n);
+    }
+    if (status == KVT_OK)
+        status = kvt_page_check_end(&checking, &rows);
+    return status == KVT_OK && rows != copy->rows ? KVT_ECORRUPT : status;
 }
 
 void job_run_tier(core_job *job, kvt_device *device, char *host) {

@@ -49,6 +49,11 @@ typedef struct kvt_device_ops {
     kvt_status (*check)(kvt_device *device, const kvt_page_shape *shape, uint64_t offset,
                         uint64_t bytes, uint32_t *ret_rows);
 
+    /* write_file and check in one pass over the bytes; what is checked is what stands in the data.
+     * NULL where there is no such pass. */
+    kvt_status (*write_file_page)(kvt_device *device, const kvt_page_shape *shape, uint64_t offset,
+                                  int fd, uint64_t file_offset, uint64_t bytes, uint32_t *ret_rows);
+
     /* What follows is NULL where the data is host memory. */
 
     /* Opens a worker's staging area in device memory, copies out of it as write_file does, and

@@ -14,6 +14,8 @@ typedef struct writer {
     uint8_t *page;
     size_t page_bytes; /* room */
     kvt_page_header header;
+    kvt_hash_sum
+        sum; /* of the payload's segments but the last, and of that as far as it is written */
 } writer;
 
 static void writer_init(writer *w, const kvt_page_shape *shape, void *page, size_t page_bytes) {
@@ -21,20 +23,23 @@ static void writer_init(writer *w, const kvt_page_shape *shape, void *page, size
     w->page = page;
     w->page_bytes = page_bytes;
     memset(&w->header, 0, sizeof w->header);
+    kvt_hash_begin(&w->sum);
 }
 
 static int writer_has_room(const writer *w) {
     return w->page_bytes >= KVT_PAGE_HEADER_BYTES + (size_t)w->header.payload_bytes;
 }
 
-/* Zero bytes from the segment's end to the next multiple of 64. */
+/* Zero bytes from the segment's end to the next multiple of 64; its bytes are in the sum. */
 static void writer_end_segment(writer *w, const kvt_segment *segment) {
-    memset(w->page + segment->offset + segment->bytes, 0,
-           kvt_pad64(segment->bytes) - segment->bytes);
+    uint8_t *end = w->page + segment->offset + segment->bytes;
+    size_t n = kvt_pad64(segment->bytes) - segment->bytes;
+    memset(end, 0, n);
+    kvt_hash_add(&w->sum, end, n);
 }
 
 static void writer_end(writer *w, size_t *ret_bytes) {
-    w->header.payload_hash = kvt_hash(w->page + KVT_PAGE_HEADER_BYTES, w->header.payload_bytes);
+    w->header.payload_hash = kvt_hash_end(&w->sum);
     kvt_page_header_write(w->shape, &w->header, w->page);
     *ret_bytes = KVT_PAGE_HEADER_BYTES + (size_t)w->header.payload_bytes;
 }
@@ -67,16 +72,17 @@ static uint8_t *row_at(const kvt_layout *layout, int part, size_t layer, size_t 
  * ---------------------------------------------------------------------------------------------- */
 
 /* Both parts of one layer at `to`. False: an element is refused. */
-static bool encode_layer(const kvt_page_shape *shape, const kvt_codec_range *range, uint32_t layer,
+static bool encode_layer(writer *w, const kvt_codec_range *range, uint32_t layer,
                          kvt_segment *segment, const kvt_layout *from, uint8_t *to) {
     for (int p = 0; p < 2; p++) {
-        kvt_unit unit = unit_of(shape, range, p, segment->rows);
+        kvt_unit unit = unit_of(w->shape, range, p, segment->rows);
         kvt_encode_unit *encode = kvt_cpu_encoder(unit.codec);
         size_t unit_bytes = kvt_unit_layout_of(unit.codec, unit.dim, unit.rows).bytes;
-        for (uint32_t h = 0; h < shape->n_kv_heads; h++, to += unit_bytes) {
+        for (uint32_t h = 0; h < w->shape->n_kv_heads; h++, to += unit_bytes) {
             const uint8_t *rows = row_at(from, p, layer, h, segment->first_row);
             if (!encode(&unit, rows, from->token_stride_bytes[p], to, &segment->saturated))
                 return false;
+            kvt_hash_add(&w->sum, to, unit_bytes);
         }
     }
     return true;
@@ -91,7 +97,7 @@ static bool encode_segment(writer *w, const kvt_layout *from) {
         const kvt_codec_range *range = &list.ranges[i];
         size_t layer_bytes = kvt_layer_bytes(w->shape, range, segment->rows);
         for (uint32_t l = 0; l < range->n_layers; l++, to += layer_bytes) {
-            if (!encode_layer(w->shape, range, range->first_layer + l, segment, from, to))
+            if (!encode_layer(w, range, range->first_layer + l, segment, from, to))
                 return false;
         }
     }
@@ -102,10 +108,12 @@ static bool encode_segment(writer *w, const kvt_layout *from) {
 /* Adds a segment of `rows` rows, coded if the codecs take every element, raw if not, or if raw. */
 static kvt_status write_segment(writer *w, uint32_t rows, const kvt_layout *from, int raw) {
     kvt_page_header before = w->header;
+    kvt_hash_sum sum_before = w->sum;
     if (before.n_segments == KVT_PAGE_MAX_SEGMENTS)
         return KVT_ELIMIT;
     for (; raw < 2; raw++) {
         w->header = before;
+        w->sum = sum_before;
         kvt_page_header_add(w->shape, &w->header, rows, raw);
         if (!writer_has_room(w))
             return KVT_ELIMIT;
@@ -224,6 +232,7 @@ static kvt_status copy_segment(writer *w, const uint8_t *page, const kvt_segment
         memcpy(w->page + segment->offset, page + from->offset, segment->bytes);
     else
         cut_segment(w, from, page + from->offset);
+    kvt_hash_add(&w->sum, w->page + segment->offset, segment->bytes);
     writer_end_segment(w, segment);
     return KVT_OK;
 }
@@ -262,6 +271,37 @@ kvt_status kvt_page_encode_cow(const kvt_page_shape *shape, const void *page, si
  * Checking and decoding
  * ---------------------------------------------------------------------------------------------- */
 
+kvt_status kvt_page_check_begin(const kvt_page_shape *shape, const void *page, size_t page_bytes,
+                                kvt_page_checking *ret_checking) {
+    kvt_page_header header;
+    kvt_status status = kvt_page_header_read(shape, page, page_bytes, &header);
+    if (status != KVT_OK)
+        return status;
+    ret_checking->page = page;
+    ret_checking->summed = KVT_PAGE_HEADER_BYTES;
+    ret_checking->payload_end = KVT_PAGE_HEADER_BYTES + (size_t)header.payload_bytes;
+    ret_checking->payload_hash = header.payload_hash;
+    ret_checking->rows = header.rows;
+    kvt_hash_begin(&ret_checking->sum);
+    return KVT_OK;
+}
+
+void kvt_page_check_to(kvt_page_checking *c, size_t end) {
+    end = end < c->payload_end ? end : c->payload_end;
+    if (end <= c->summed)
+        return;
+    kvt_hash_add(&c->sum, c->page + c->summed, end - c->summed);
+    c->summed = end;
+}
+
+kvt_status kvt_page_check_end(kvt_page_checking *c, uint32_t *ret_rows) {
+    kvt_page_check_to(c, c->payload_end);
+    if (kvt_hash_end(&c->sum) != c->payload_hash)
+        return KVT_ECORRUPT;
+    *ret_rows = c->rows;
+    return KVT_OK;
+}
+
 kvt_status kvt_page_check(const kvt_page_shape *shape, const void *page, size_t page_bytes,
                           int verify, uint32_t *ret_rows) {
     kvt_page_header header;
@@ -283,6 +323,7 @@ typedef struct reader {
     uint32_t first_layer;
     uint32_t n_layers;
     const kvt_layout *to;
+    kvt_page_checking *checking; /* NULL: the checksum is not looked at */
 } reader;
 
 /* One layer's units of a segment, at `from`: rows first .. first + n - 1 of the page. */
@@ -312,28 +353,47 @@ static void decode_segment(const reader *r, const kvt_range_list *list, const kv
              l++, from += layer_bytes) {
             if (l >= r->first_layer && l < end)
                 decode_layer(r, range, l, segment, from);
+            if (r->checking)
+                kvt_page_check_to(r->checking, (size_t)(from + layer_bytes - r->checking->page));
         }
     }
+}
+
+static kvt_status decode(const reader *r, const uint8_t *page, size_t page_bytes) {
+    uint32_t end = r->first_row + r->n_rows;
+    kvt_page_header header;
+    kvt_status status = kvt_page_header_read(r->shape, page, page_bytes, &header);
+    if (status != KVT_OK)
+        return status;
+    if ((uint64_t)r->first_row + r->n_rows > header.rows ||
+        (uint64_t)r->first_layer + r->n_layers > r->shape->n_layers || !layout_makes_sense(r->to))
+        return KVT_EINVAL;
+    for (uint32_t i = 0; i < header.n_segments; i++) {
+        const kvt_segment *segment = &header.segments[i];
+        if (segment->first_row >= end || segment->first_row + segment->rows <= r->first_row)
+            continue;
+        kvt_range_list list = kvt_segment_ranges(r->shape, &header, segment);
+        decode_segment(r, &list, segment, page + segment->offset);
+    }
+    return KVT_OK;
 }
 
 kvt_status kvt_page_decode(const kvt_page_shape *shape, const void *page, size_t page_bytes,
                            uint32_t first_row, uint32_t n_rows, uint32_t first_layer,
                            uint32_t n_layers, const kvt_layout *to) {
-    kvt_page_header header;
-    kvt_status status = kvt_page_header_read(shape, page, page_bytes, &header);
+    reader r = {shape, first_row, n_rows, first_layer, n_layers, to, NULL};
+    return decode(&r, page, page_bytes);
+}
+
+kvt_status kvt_page_decode_verified(const kvt_page_shape *shape, const void *page,
+                                    size_t page_bytes, uint32_t first_row, uint32_t n_rows,
+                                    uint32_t first_layer, uint32_t n_layers, const kvt_layout *to) {
+    kvt_page_checking checking;
+    uint32_t rows;
+    kvt_status status = kvt_page_check_begin(shape, page, page_bytes, &checking);
     if (status != KVT_OK)
         return status;
-    if ((uint64_t)first_row + n_rows > header.rows ||
-        (uint64_t)first_layer + n_layers > shape->n_layers || !layout_makes_sense(to))
-        return KVT_EINVAL;
-    reader r = {shape, first_row, n_rows, first_layer, n_layers, to};
-    for (uint32_t i = 0; i < header.n_segments; i++) {
-        const kvt_segment *segment = &header.segments[i];
-        if (segment->first_row >= first_row + n_rows ||
-            segment->first_row + segment->rows <= first_row)
-            continue;
-        kvt_range_list list = kvt_segment_ranges(shape, &header, segment);
-        decode_segment(&r, &list, segment, (const uint8_t *)page + segment->offset);
-    }
-    return KVT_OK;
+    reader r = {shape, first_row, n_rows, first_layer, n_layers, to, &checking};
+    status = decode(&r, page, page_bytes);
+    return status == KVT_OK ? kvt_page_check_end(&checking, &rows) : status;
 }

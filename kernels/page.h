@@ -14,6 +14,7 @@
 #define KVT_KERNELS_PAGE_H
 
 #include "client/kvtrunk.h"
+#include "kernels/hash.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -129,6 +130,23 @@ kvt_status kvt_page_check(const kvt_page_shape *shape, const void *page, size_t 
                           int verify, uint32_t *ret_rows);
 
 /*
+ * kvt_page_check with `verify`, piece by piece, for whoever copies the page at the same time: each
+ * piece is in the processor's cache then. begin reads the header; to takes in what stands in front
+ * of page + end; end says whether all of it was right. Errors as kvt_page_check.
+ */
+typedef struct kvt_page_checking {
+    kvt_hash_sum sum;
+    const uint8_t *page;
+    size_t summed, payload_end; /* from the start of the page */
+    uint64_t payload_hash;
+    uint32_t rows;
+} kvt_page_checking;
+kvt_status kvt_page_check_begin(const kvt_page_shape *shape, const void *page, size_t page_bytes,
+                                kvt_page_checking *ret_checking);
+void kvt_page_check_to(kvt_page_checking *checking, size_t end);
+kvt_status kvt_page_check_end(kvt_page_checking *checking, uint32_t *ret_rows);
+
+/*
  * Decodes rows [first_row, first_row + n_rows) of layers [first_layer, first_layer + n_layers) into
  * `to` (token 0 = first_row, layer 0 = first_layer). Checks what it uses of the header again, so
  * that bytes which change under it give garbage or an error, never an access out of bounds.
@@ -136,6 +154,12 @@ kvt_status kvt_page_check(const kvt_page_shape *shape, const void *page, size_t 
 kvt_status kvt_page_decode(const kvt_page_shape *shape, const void *page, size_t page_bytes,
                            uint32_t first_row, uint32_t n_rows, uint32_t first_layer,
                            uint32_t n_layers, const kvt_layout *to);
+
+/* The same, and the payload's checksum on the way: cheaper than kvt_page_check with `verify` in
+ * front of it, since the bytes are read once. KVT_ECORRUPT: what stands in `to` is void. */
+kvt_status kvt_page_decode_verified(const kvt_page_shape *shape, const void *page,
+                                    size_t page_bytes, uint32_t first_row, uint32_t n_rows,
+                                    uint32_t first_layer, uint32_t n_layers, const kvt_layout *to);
 
 /*
  * The rows of `page` under the codecs of `shape`, which has the same geometry and may have any

@@ -504,6 +504,53 @@ static void test_write_file(void) {
     ops->close(d);
 }
 
+/* A page of several pieces: taken whole if it is right, refused wherever one bit is not. */
+static void test_write_file_page(void) {
+    enum { AT = 640, FROM = 1001, N_FLIPS = 200 };
+    static uint16_t kv[6 * 64 * 8 * 64];
+    char staging[300];
+    kvt_geometry g;
+    kvt_page_shape shape;
+    kvt_layout layout;
+    uint64_t random = 7;
+    uint32_t rows = 0;
+    size_t bytes;
+    kvt_device *d = open_arena(path_of("arena"));
+    uint8_t *data = d->ops->data(d);
+    kvt_geometry_init(&g, 6, 8, 64, 64);
+    CHECK_EQ(kvt_page_shape_init(&g, 0, "f16", NULL, 0, &shape), KVT_OK);
+    for (size_t i = 0; i < sizeof kv / sizeof *kv; i++)
+        kv[i] = (uint16_t)check_random(&random);
+    kvt_layout_head_major(&g, 64, kv, kv, &layout);
+    size_t room = kvt_page_bytes(&shape, 50);
+    uint8_t *page = aligned_alloc(64, room);
+    CHECK(page && kvt_page_encode(&shape, 50, &layout, page, room, &bytes) == KVT_OK);
+    CHECK(bytes > 2 * 256 * 1024 && bytes < DATA_BYTES - AT);
+    snprintf(staging, sizeof(staging), "%s", path_of("staging"));
+    make_file(staging, FROM);
+    int fd = open(staging, O_RDWR | O_CLOEXEC);
+    CHECK(fd >= 0 && pwrite(fd, page, bytes, FROM) == (ssize_t)bytes);
+    CHECK_EQ(d->ops->write_file_page(d, &shape, AT, fd, FROM, bytes, &rows), KVT_OK);
+    CHECK(rows == 50 && memcmp(data + AT, page, bytes) == 0);
+    for (int i = 0; i < N_FLIPS; i++) {
+        size_t at = check_below(&random, (uint32_t)(i % 2 ? bytes : 192));
+        uint8_t right = page[at], wrong = (uint8_t)(right ^ 1u << check_below(&random, 8));
+        CHECK(pwrite(fd, &wrong, 1, (off_t)(FROM + at)) == 1);
+        kvt_status status = d->ops->write_file_page(d, &shape, AT, fd, FROM, bytes, &rows);
+        CHECK_MSG(status != KVT_OK && status != KVT_EIO, "byte %zu: %d", at, (int)status);
+        CHECK(pwrite(fd, &right, 1, (off_t)(FROM + at)) == 1);
+    }
+    CHECK_EQ(d->ops->write_file_page(d, &shape, AT, fd, FROM, 0, &rows), KVT_ECORRUPT);
+    CHECK_EQ(d->ops->write_file_page(d, &shape, AT, fd, FROM, 64, &rows), KVT_ECORRUPT);
+    CHECK_EQ(d->ops->write_file_page(d, &shape, AT, fd, UINT64_MAX, bytes, &rows), KVT_EIO);
+    CHECK(ftruncate(fd, (off_t)(FROM + bytes - 1)) == 0);
+    CHECK_EQ(d->ops->write_file_page(d, &shape, AT, fd, FROM, bytes, &rows), KVT_EIO);
+    close(fd);
+    unlink(staging);
+    free(page);
+    d->ops->close(d);
+}
+
 /* A worker that cuts its file short and lengthens it all the time: the bytes, or KVT_EIO. */
 static void test_truncating_worker(void) {
     char staging[300];
@@ -571,6 +618,7 @@ int main(void) {
     test_reader_outlives();
     test_close();
     test_write_file();
+    test_write_file_page();
     test_truncating_worker();
     test_copy_and_read();
     CHECK(rmdir(dir) == 0); /* nothing was left in it */

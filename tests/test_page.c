@@ -261,6 +261,24 @@ static void decode_and_compare(const kvt_page_shape *shape, const kv_kit *from, 
     CHECK(kv_equal(&to, 0, 0, from, layer, first, n_layers, n));
     CHECK(style != KV_GAPS || kv_gaps_untouched(&to));
     kv_free(&to);
+    to = kv_new(&from->geometry, n_layers, n, style);
+    CHECK_EQ(kvt_page_decode_verified(shape, page, bytes, first, n, layer, n_layers, &to.layout),
+             KVT_OK);
+    CHECK(kv_equal(&to, 0, 0, from, layer, first, n_layers, n));
+    CHECK(style != KV_GAPS || kv_gaps_untouched(&to));
+    kv_free(&to);
+}
+
+/* kvt_page_check, in pieces of any lengths. */
+static kvt_status check_in_pieces(const kvt_page_shape *shape, const void *page, size_t bytes,
+                                  uint32_t *ret_rows) {
+    kvt_page_checking checking;
+    kvt_status status = kvt_page_check_begin(shape, page, bytes, &checking);
+    for (size_t at = 0; status == KVT_OK && at < bytes;) {
+        at += check_below(&seed, (uint32_t)bytes);
+        kvt_page_check_to(&checking, at);
+    }
+    return status == KVT_OK ? kvt_page_check_end(&checking, ret_rows) : status;
 }
 
 static void round_trip(const kvt_geometry *g, uint32_t rows, kv_style style) {
@@ -279,6 +297,9 @@ static void round_trip(const kvt_geometry *g, uint32_t rows, kv_style style) {
     check_raw_bytes(&from, page, rows);
     uint32_t got_rows = 0;
     CHECK_EQ(kvt_page_check(&shape, page, bytes, 1, &got_rows), KVT_OK);
+    CHECK_EQ(got_rows, rows);
+    got_rows = 0;
+    CHECK_EQ(check_in_pieces(&shape, page, bytes, &got_rows), KVT_OK);
     CHECK_EQ(got_rows, rows);
     kvt_page_info info;
     kvt_page_get(page, &info);
@@ -570,12 +591,20 @@ static void test_flipped_bytes(void) {
     size_t bytes;
     uint8_t *page = two_segments(&g, &shape, &bytes);
     uint32_t rows = 99;
+    kv_kit to = kv_new(&g, g.n_layers, g.page_tokens, KV_HEAD_MAJOR);
     for (size_t i = 0; i < bytes; i++) {
         for (int bit = 0; bit < 8; bit++) {
             page[i] ^= (uint8_t)(1 << bit);
             kvt_status quick = kvt_page_check(&shape, page, bytes, 0, &rows);
             CHECK_MSG((quick == KVT_OK) == (i >= 192), "byte %zu, bit %d: %d", i, bit, quick);
-            CHECK_MSG(kvt_page_check(&shape, page, bytes, 1, &rows) != KVT_OK, "byte %zu", i);
+            kvt_status whole = kvt_page_check(&shape, page, bytes, 1, &rows);
+            CHECK_MSG(whole != KVT_OK, "byte %zu", i);
+            CHECK_MSG(check_in_pieces(&shape, page, bytes, &rows) == whole, "byte %zu", i);
+            uint32_t first = check_below(&seed, 12), layer = check_below(&seed, 2);
+            CHECK_MSG(kvt_page_decode_verified(&shape, page, bytes, first,
+                                               check_below(&seed, 13 - first), layer,
+                                               check_below(&seed, 3 - layer), &to.layout) == whole,
+                      "byte %zu", i);
             if (i == 4 || i == 5)
                 CHECK_EQ(quick, KVT_EVERSION);
             page[i] ^= (uint8_t)(1 << bit);
@@ -591,6 +620,7 @@ static void test_flipped_bytes(void) {
     }
     CHECK_EQ(kvt_page_check(&shape, page, bytes, 1, &rows), KVT_OK);
     CHECK_EQ(rows, 12);
+    kv_free(&to);
     free(page);
 }
 

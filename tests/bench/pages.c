@@ -38,9 +38,12 @@ static void decode_one(void *context) {
     rig *r = context;
     const uint8_t *page = page_at(r);
     uint32_t rows;
-    KVT_ASSERT(kvt_page_check(&r->shape, page, r->page_bytes, r->verify, &rows) == KVT_OK);
-    KVT_ASSERT(kvt_page_decode(&r->shape, page, r->page_bytes, 0, TOKENS, 0, LAYERS, &r->layout) ==
-               KVT_OK);
+    KVT_ASSERT(kvt_page_check(&r->shape, page, r->page_bytes, 0, &rows) == KVT_OK);
+    kvt_status status = r->verify ? kvt_page_decode_verified(&r->shape, page, r->page_bytes, 0,
+                                                             TOKENS, 0, LAYERS, &r->layout)
+                                  : kvt_page_decode(&r->shape, page, r->page_bytes, 0, TOKENS, 0,
+                                                    LAYERS, &r->layout);
+    KVT_ASSERT(status == KVT_OK);
 }
 
 static void copy_one(void *context) {
@@ -53,9 +56,8 @@ static void seal_one(void *context) {
     uint32_t rows;
     r->next = (r->next + 1) % PAGES;
     uint64_t at = r->next * r->page_bytes;
-    KVT_ASSERT(r->device->ops->write_file(r->device, at, r->staging, at, r->page_bytes) == KVT_OK);
-    const uint8_t *page = (const uint8_t *)r->device->ops->data(r->device) + at;
-    KVT_ASSERT(kvt_page_check(&r->shape, page, r->page_bytes, 1, &rows) == KVT_OK);
+    KVT_ASSERT(r->device->ops->write_file_page(r->device, &r->shape, at, r->staging, at,
+                                               r->page_bytes, &rows) == KVT_OK);
 }
 
 static void encode_one(void *context) {
