@@ -337,15 +337,7 @@ kvt_status kvt_wire_get_error(const uint8_t *body, size_t n_bytes, kvt_wire_str 
 }
 
 void kvt_wire_get_page(const uint8_t *pages, size_t i, kvt_wire_page *ret) {
-    wire_reader r = {.at = pages + i * WIRE_PAGE_BYTES, .n_left = WIRE_PAGE_BYTES};
-    ret->offset = kvt_wire_take_u64(&r);
-    ret->generation = kvt_wire_take_u64(&r);
-    ret->frame = kvt_wire_take_u32(&r);
-    ret->bytes = kvt_wire_take_u32(&r);
-    ret->sealer = kvt_wire_take_u32(&r);
-    ret->rows = kvt_wire_take_u16(&r);
-    ret->tier = kvt_wire_take_u8(&r);
-    ret->reserved = kvt_wire_take_u8(&r);
+    memcpy(ret, pages + i * WIRE_PAGE_BYTES, WIRE_PAGE_BYTES);
 }
 
 void kvt_wire_get_run(const uint8_t *runs, size_t i, kvt_wire_run *ret) {

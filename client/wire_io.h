@@ -15,6 +15,14 @@ enum {
     WIRE_MAX_PAGES = KVT_MAX_REQUEST_TOKENS / 16 + 1,
 };
 
+/* A lease has hundreds of pages: in memory they are laid out as on the wire. */
+_Static_assert(sizeof(kvt_wire_page) == WIRE_PAGE_BYTES &&
+                   offsetof(kvt_wire_page, generation) == 8 &&
+                   offsetof(kvt_wire_page, frame) == 16 && offsetof(kvt_wire_page, bytes) == 20 &&
+                   offsetof(kvt_wire_page, sealer) == 24 && offsetof(kvt_wire_page, rows) == 28 &&
+                   offsetof(kvt_wire_page, tier) == 30 && offsetof(kvt_wire_page, reserved) == 31,
+               "as PROTOCOL.md says");
+
 typedef struct wire_reader {
     const uint8_t *at;
     size_t n_left;

@@ -92,14 +92,7 @@ void kvt_wire_put_lease_rep(kvt_writer *w, const kvt_lease_rep *rep) {
 }
 
 void kvt_wire_put_page(kvt_writer *w, const kvt_wire_page *page) {
-    kvt_wire_put_u64(w, page->offset);
-    kvt_wire_put_u64(w, page->generation);
-    kvt_wire_put_u32(w, page->frame);
-    kvt_wire_put_u32(w, page->bytes);
-    kvt_wire_put_u32(w, page->sealer);
-    kvt_wire_put_u16(w, page->rows);
-    kvt_wire_put_u8(w, page->tier);
-    kvt_wire_put_u8(w, page->reserved);
+    kvt_wire_put_bytes(w, page, WIRE_PAGE_BYTES);
 }
 
 void kvt_wire_put_seal_req(kvt_writer *w, const kvt_seal_req *req) {

@@ -7,15 +7,26 @@
  */
 #include "daemon/core_state.h"
 
-/* Where the new path starts, and the tokens behind that, gathered in c->tokens. */
+/* Where the new path starts, and the tokens behind that: c->asked. */
 typedef struct start {
     uint32_t realm; /* slot */
     radix_node from;
-    uint32_t n_tokens; /* in c->tokens */
-    uint32_t before;   /* tokens in front of `from` */
-    radix_node kept;   /* the base's own page behind `from` whose first tokens are kept, or NONE */
+    uint32_t n_tokens;
+    uint32_t before; /* tokens in front of `from` */
+    radix_node kept; /* the base's own page behind `from` whose first tokens are kept, or NONE */
     uint32_t kept_tokens;
 } start;
+
+/* A long prompt is not copied where it can be read in place. (Spans write into it.) */
+static void take_tokens(core *c, const kvt_acquire_req *req) {
+    const void *at = req->tokens;
+    if (req->n_spans == 0 && req->n_tokens > 0 && (uintptr_t)at % sizeof *c->asked == 0) {
+        c->asked = at;
+        return;
+    }
+    kvt_wire_get_tokens(req->tokens, req->n_tokens, c->tokens);
+    c->asked = c->tokens;
+}
 
 static int start_at_root(core *c, request *rq, const kvt_acquire_req *req, start *ret) {
     realm *r = realm_get(c, req->realm);
@@ -27,7 +38,7 @@ static int start_at_root(core *c, request *rq, const kvt_acquire_req *req, start
         refuse(c, rq, KVT_EINVAL, "rank %u of a realm of %u ranks", req->rank, r->n_ranks);
         return 0;
     }
-    kvt_wire_get_tokens(req->tokens, req->n_tokens, c->tokens);
+    take_tokens(c, req);
     *ret = (start){.realm = (uint32_t)(r - c->realms), .from = r->root, .n_tokens = req->n_tokens};
     return 1;
 }
@@ -59,6 +70,7 @@ static int start_at_lease(core *c, request *rq, const kvt_acquire_req *req, leas
             c->tokens[i] = tokens[i];
     }
     kvt_wire_get_tokens(req->tokens, req->n_tokens, c->tokens + rest);
+    c->asked = c->tokens;
     *ret = (start){.realm = base->realm,
                    .from = path_at(c, base->tail, full),
                    .n_tokens = rest + req->n_tokens,
@@ -118,7 +130,7 @@ static void lease_set_path(core *c, session *s, lease *l, const start *at, int c
         return;
     }
     radix_match m;
-    radix_find(c->tree, at->from, c->tokens, at->n_tokens, &m);
+    radix_find(c->tree, at->from, c->asked, at->n_tokens, &m);
     c->counts.find_visits += m.visits;
     spans_check_match(c, at->from, &m);
     uint32_t page_tokens = radix_page_tokens(c->tree, at->from);
@@ -140,7 +152,7 @@ static void lease_set_path(core *c, session *s, lease *l, const start *at, int c
                   !(held && m.partial != RADIX_NONE && matched + m.partial_tokens == at->n_tokens);
     l->claim = (uint8_t)claim;
     if (claim && missing)
-        l->tail = claim_pages(c, s, l->tail, c->tokens + matched, at->n_tokens - matched,
+        l->tail = claim_pages(c, s, l->tail, c->asked + matched, at->n_tokens - matched,
                               realm_page_bytes(&c->realms[l->realm]));
 }
 

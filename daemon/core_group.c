@@ -97,7 +97,7 @@ int group_check(core *c, request *rq, const kvt_acquire_req *req, uint32_t realm
                (unsigned long long)req->request);
         return 0;
     }
-    if (g && !same_path(c, &g->anchor, from, c->tokens, n_tokens)) {
+    if (g && !same_path(c, &g->anchor, from, c->asked, n_tokens)) {
         refuse(c, rq, KVT_EINVAL, "request %llu of the group was for another path",
                (unsigned long long)req->request);
         return 0;

@@ -365,9 +365,10 @@ struct core {
     int draining;
     core_counts counts; /* the counters; the rest is filled in when asked for */
 
-    uint32_t *tokens; /* scratch: the tokens of one acquire */
-    radix_node *path; /* scratch: the nodes of one path, by depth */
-    uint8_t *out;     /* scratch: the message being written */
+    uint32_t *tokens;      /* scratch: the tokens of one acquire */
+    const uint32_t *asked; /* of the ACQUIRE being served: tokens, or where they stand in it */
+    radix_node *path;      /* scratch: the nodes of one path, by depth */
+    uint8_t *out;          /* scratch: the message being written */
     radix_node
         *frame_page; /* scratch of evict_slab: [max_frames], which page a frame holds: index + 1 */
 };

@@ -56,6 +56,23 @@ static int plane_room(tier_packer *p, size_t n) {
     return p->plane != NULL;
 }
 
+/* Bytes of pairs, apart and together again. */
+static void split(const uint8_t *restrict pairs, size_t n, uint8_t *restrict low,
+                  uint8_t *restrict high) {
+    for (size_t i = 0; i < n; i++) {
+        low[i] = pairs[2 * i];
+        high[i] = pairs[2 * i + 1];
+    }
+}
+
+static void join(const uint8_t *restrict low, const uint8_t *restrict high, size_t n,
+                 uint8_t *restrict pairs) {
+    for (size_t i = 0; i < n; i++) {
+        pairs[2 * i] = low[i];
+        pairs[2 * i + 1] = high[i];
+    }
+}
+
 size_t tier_pack_room(size_t n) {
     return n - n / 2 + ZSTD_compressBound(n / 2);
 }
@@ -66,10 +83,7 @@ size_t tier_pack(tier_packer *p, const void *from, size_t n, void *to) {
     size_t n_high = n / 2, n_low = n - n_high;
     if (n_high == 0 || !plane_room(p, n_high))
         return 0;
-    for (size_t i = 0; i < n_high; i++) {
-        low[i] = at[2 * i];
-        p->plane[i] = at[2 * i + 1];
-    }
+    split(at, n_high, low, p->plane);
     if (n_low > n_high)
         low[n_high] = at[n - 1];
     size_t packed =
@@ -88,10 +102,7 @@ kvt_status tier_unpack(tier_packer *p, const void *from, size_t n_packed, void *
     size_t found = ZSTD_decompressDCtx(p->out, p->plane, n_high, low + n_low, n_packed - n_low);
     if (ZSTD_isError(found) || found != n_high)
         return KVT_ECORRUPT;
-    for (size_t i = 0; i < n_high; i++) {
-        at[2 * i] = low[i];
-        at[2 * i + 1] = p->plane[i];
-    }
+    join(low, p->plane, n_high, at);
     if (n_low > n_high)
         at[n - 1] = low[n_high];
     return KVT_OK;

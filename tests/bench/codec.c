@@ -241,9 +241,8 @@ static void decode_pages(void *context) {
         uint32_t rows;
         KVT_ASSERT(kvt_page_check(&p->shape, from, p->room, 0, &rows) == KVT_OK);
         kvt_status status =
-            p->verify
-                ? kvt_page_decode_verified(&p->shape, from, p->room, 0, ROWS, 0, LAYERS, &to)
-                : kvt_page_decode(&p->shape, from, p->room, 0, ROWS, 0, LAYERS, &to);
+            p->verify ? kvt_page_decode_verified(&p->shape, from, p->room, 0, ROWS, 0, LAYERS, &to)
+                      : kvt_page_decode(&p->shape, from, p->room, 0, ROWS, 0, LAYERS, &to);
         KVT_ASSERT(status == KVT_OK);
     }
 }
