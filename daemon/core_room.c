@@ -45,6 +45,8 @@ uint32_t order_coldest(core *c, order *in, uint64_t (*key_of)(const core *, page
         uint64_t now = key_of(c, page_at(c->pages, index));
         if (now <= key)
             return index;
+        if (c->tiers && in == c->tiers->device_clean && now > c->tiers->top_key)
+            c->tiers->top_key = now;
         order_put(in, index, now);
     }
     return ORDER_NONE;
@@ -58,11 +60,19 @@ uint64_t page_key(const core *c, page_handle page) {
     return key < KEY_HALF ? key : KEY_HALF - 1;
 }
 
+/* A page in use stands behind all that are not, which may be worth more than one used now. */
+static uint64_t device_key(const core *c, page_handle page) {
+    const page_entry *entry = page_get(c->pages, page);
+    int in_use = radix_is_busy(c->tree, entry->node) || page_is_viewed(c, page);
+    uint64_t key = page_key(c, page), top = c->tiers->top_key;
+    return in_use && top > key ? top : key;
+}
+
 int room_device(core *c) {
     if (!c->tiers)
         return 0;
-    uint32_t index = order_coldest(c, c->tiers->device_clean, page_key);
-    /* If the first of all is in use, so are the others: each counts as used now. */
+    uint32_t index = order_coldest(c, c->tiers->device_clean, device_key);
+    /* If the first of all is in use, so are the others. */
     return index != ORDER_NONE && room_device_page(c, page_at(c->pages, index));
 }
 

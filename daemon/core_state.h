@@ -245,6 +245,7 @@ typedef struct tiers {
     void *order_memory[4];
     uint64_t sequence; /* of dirty pages, in the order in which they were sealed */
     uint64_t moves;    /* pages that came up a tier, ever */
+    uint64_t top_key;  /* the highest that device_clean has ever had */
     uint32_t n_absent; /* sealed pages in the tree without an arena frame */
     uint32_t n_host, n_disk;
     uint32_t n_jobs;

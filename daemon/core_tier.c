@@ -187,9 +187,11 @@ static void list(core *c, order *in, order *out, const page_entry *entry, uint32
     order_remove(out, index);
     if (in == t->host_clean)
         order_put(in, index, host_key(c, entry));
-    else if (!order_has(in, index))
-        order_put(in, index,
-                  in == t->device_clean ? tree_key(c, entry) : dirty_key(c, entry, index));
+    else if (in == t->device_clean && !order_has(in, index)) {
+        t->top_key = tree_key(c, entry) > t->top_key ? tree_key(c, entry) : t->top_key;
+        order_put(in, index, tree_key(c, entry));
+    } else if (!order_has(in, index))
+        order_put(in, index, dirty_key(c, entry, index));
 }
 
 void tier_placed(core *c, page_handle page) {
