@@ -155,9 +155,12 @@ static int audit_run(void *context, const radix_run *run) {
 static int all_is_there(const audit *a, const realm *r, uint32_t n) {
     for (uint32_t group = 0; group < r->n_groups; group++)
         for (uint32_t token = 0; token < n && r->windows[group]; token++)
-            for (uint32_t rank = 0; rank < r->n_ranks && token + r->windows[group] > n; rank++)
-                if (!node_has(a->c, a->path[token / r->page_tokens], slot_of(r, rank, group)))
+            for (uint32_t rank = 0; rank < r->n_ranks && token + r->windows[group] > n; rank++) {
+                const page_entry *entry =
+                    node_entry(a->c, a->path[token / r->page_tokens], slot_of(r, rank, group));
+                if (!entry || !entry_is_sealed(entry) || entry->frame == PAGE_NO_FRAME)
                     return 0;
+            }
     return 1;
 }
 
@@ -193,7 +196,7 @@ static void audit_windows(audit *a, const lease *l) {
     if (!r->max_window || l->is_view)
         return;
     uint32_t n = longest(a, r, lease_ready(c, l), RADIX_NONE, 0), by_partial = 0;
-    if (l->partial != RADIX_NONE && is_resident(c, l->partial) &&
+    if (l->partial != RADIX_NONE && node_is_ready(c, r, l->partial) &&
         radix_depth(c->tree, l->partial) <= radix_depth(c->tree, lease_ready(c, l)) + 1)
         by_partial =
             longest(a, r, radix_parent(c->tree, l->partial), l->partial, l->partial_tokens);
@@ -412,6 +415,7 @@ kvt_status core_audit(const core *c, char *why, size_t why_bytes) {
         audit_sessions(&a);
         audit_groups(&a);
         audit_kept(&a);
+        found_pins_of(c, a.pins, a.claimed);
         audit_claims(&a);
         if (a.status == KVT_OK)
             a.status = views_audit(c, a.refs, why, why_bytes);

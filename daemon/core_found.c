@@ -6,6 +6,12 @@
  *     not in the tree     it is put there
  *     claimed, no bytes   the record is its bytes: sealed
  *     sealed anew         the worker's bytes stay; writing them will replace the record
+ *
+ * The pages of a node (of its ranks and layer groups) come one by one, in any order, among those of
+ * other nodes of the same depth. A node that the scan has put into the tree is OPEN until the scan
+ * goes on to the next depth: pinned, so that nothing takes it, and held as soon as nothing is
+ * missing that has no window. What is not held then goes: its death came between two of its pages.
+ * A page of a window may be missing.
  */
 #include "daemon/core_state.h"
 
@@ -37,9 +43,62 @@ static radix_node parent_node(const core *c, const realm *r, const core_record *
     if (index == 0)
         return RADIX_NONE;
     page_handle page = page_at(c->pages, index - 1);
-    if (!page || c->tiers->pages[index - 1].slot != record->slot)
+    if (!page || c->tiers->pages[index - 1].slot != r->spine)
         return RADIX_NONE;
     return page_get(c->pages, page)->node;
+}
+
+/* --- open nodes --------------------------------------------------------------------------------
+ */
+
+static void node_open(core *c, radix_node node) {
+    tiers *t = c->tiers;
+    radix_pin(c->tree, node);
+    t->open[t->n_open++] = node;
+}
+
+/* All records with fewer pages in front of them have been seen. (Where the disk's process died, the
+ * scan begins anew, and nodes stay open that it has not come to again.) */
+static void depth_begin(core *c, uint32_t depth) {
+    tiers *t = c->tiers;
+    uint32_t n = 0;
+    t->open_depth = depth;
+    for (uint32_t i = 0; i < t->n_open; i++) {
+        radix_node node = t->open[i];
+        if (radix_depth(c->tree, node) > depth) {
+            t->open[n++] = node;
+            continue;
+        }
+        radix_unpin(c->tree, node);
+        /* If somebody claims it, he fills what is missing. */
+        if (!flushed_let_go(c, node) && !radix_is_held(c->tree, node) &&
+            !radix_is_busy(c->tree, node))
+            node_discard(c, node);
+    }
+    t->n_open = n;
+}
+
+void found_let_go(core *c, radix_node top) {
+    tiers *t = c->tiers;
+    uint32_t depth = radix_depth(c->tree, top), n = 0;
+    for (uint32_t i = 0; t && i < t->n_open; i++) {
+        radix_node node = t->open[i], at = node;
+        while (radix_depth(c->tree, at) > depth)
+            at = radix_parent(c->tree, at);
+        if (at == top)
+            radix_unpin(c->tree, node);
+        else
+            t->open[n++] = node;
+    }
+    if (t)
+        t->n_open = n;
+}
+
+void found_pins_of(const core *c, uint32_t *pins, uint8_t *claimed) {
+    for (uint32_t i = 0; c->tiers && i < c->tiers->n_open; i++) {
+        pins[c->tiers->open[i]]++;
+        claimed[c->tiers->open[i]] = 1;
+    }
 }
 
 /* --- one record --------------------------------------------------------------------------------
@@ -72,56 +131,80 @@ static void remember(core *c, page_handle page, const core_record *record, uint3
     tier_placed(c, page);
 }
 
-static void seal_found(core *c, radix_node node, page_handle page, uint32_t realm_slot,
+static void seal_found(core *c, const realm *r, radix_node node, page_handle page,
                        const core_found *found) {
+    uint32_t realm_slot = (uint32_t)(r - c->realms), slot = found->record->slot;
     if (page_get(c->pages, page)->state == PAGE_FILLING)
         page_move(c->pages, page, PAGE_COPYING);
     page_move(c->pages, page, PAGE_SEALED);
     page_set_sealed(c->pages, page, 0, found->rows);
-    tier_sealed(c, page, realm_slot, found->record->slot, found->bytes);
+    tier_sealed(c, page, realm_slot, slot, found->bytes);
     remember(c, page, found->record, found->bytes, TIER_ON_DISK);
-    cool_sealed(c, page, realm_slot, found->record->slot, found->bytes);
+    cool_sealed(c, page, realm_slot, slot, found->bytes);
     c->counts.pages_found++;
-    if (node_is_sealed(c, node) && is_held(c, radix_parent(c->tree, node))) {
-        radix_set_held(c->tree, node, 1);
-        c->n_held++;
-        event_added(c, node);
-        c->wake = 1;
+    c->wake = 1; /* a window's page may be what a node that is held lacked */
+    node_settle(c, r, node);
+}
+
+/* A new node's pages of windows are only there if they are found. */
+static kvt_status node_make(core *c, const realm *r, radix_node parent, const core_found *found,
+                            radix_node *ret_node) {
+    const core_record *record = found->record;
+    uint32_t n_slots = radix_slots(c->tree, parent);
+    uint64_t bytes = n_slots > 1 ? realm_page_bytes(r) : found->bytes;
+    kvt_status status = policy_tree_insert(c->policy, c->tree, parent, record->tokens,
+                                           record->n_tokens, bytes, ret_node);
+    if (status != KVT_OK)
+        return status;
+    status = node_claim_pages(c, *ret_node);
+    if (status != KVT_OK) {
+        policy_tree_remove(c->policy, c->tree, *ret_node);
+        return status;
     }
+    for (uint32_t slot = 0; slot < n_slots; slot++)
+        if (r->windows[slot % r->n_groups] && slot != record->slot && slot != r->spine)
+            slot_empty(c, *ret_node, slot);
+    if (n_slots > 1)
+        node_open(c, *ret_node);
+    return KVT_OK;
+}
+
+/* The page that the record is to be of: filling, or sealed. 0: there is no place for it. */
+static page_handle page_for(core *c, const realm *r, radix_node parent, const core_found *found) {
+    const core_record *record = found->record;
+    radix_node node = radix_child_equal(c->tree, parent, record->tokens, record->n_tokens);
+    page_handle page = node != RADIX_NONE ? node_page(c, node, record->slot) : 0;
+    int is_sealed = page && entry_is_sealed(page_get(c->pages, page));
+    /* What was flushed since the start is not found after it. */
+    if ((c->tiers->was_flushed || r->was_flushed) && !is_sealed)
+        return 0;
+    if (node == RADIX_NONE && node_make(c, r, parent, found, &node) != KVT_OK)
+        return 0;
+    page = node_page(c, node, record->slot);
+    if (!page && page_claim(c->pages, node, &page) == KVT_OK)
+        radix_set_handle(c->tree, node, record->slot, page);
+    return page;
 }
 
 void core_found_page(core *c, const core_found *found) {
     const core_record *record = found->record;
+    tiers *t = c->tiers;
     realm *r = realm_get(c, found->realm);
-    if (!c->tiers || !c->tiers->found || !r) /* after the first scan all is known */
+    if (!t || !t->found || !r) /* after the first scan all is known */
         return;
-    uint32_t realm_slot = (uint32_t)(r - c->realms), page_tokens = r->page_tokens;
-    radix_node parent = parent_node(c, r, record), node;
-    if (parent == RADIX_NONE || !is_held(c, parent) || radix_slots(c->tree, parent) > 1 ||
-        record->n_tokens > page_tokens || found->rows != record->n_tokens ||
-        record->slot >= radix_slots(c->tree, parent)) {
+    if (record->depth != t->open_depth)
+        depth_begin(c, record->depth);
+    radix_node parent = parent_node(c, r, record);
+    if (parent == RADIX_NONE || !is_held(c, parent) || record->n_tokens > r->page_tokens ||
+        found->rows != record->n_tokens || record->slot >= radix_slots(c->tree, parent)) {
         erase_record(c, found);
         return;
     }
-    /* What was flushed since the start is not found after it. */
-    if ((c->tiers->was_flushed || r->was_flushed) &&
-        radix_child_equal(c->tree, parent, record->tokens, record->n_tokens) == RADIX_NONE) {
+    page_handle page = page_for(c, r, parent, found);
+    if (!page)
         erase_record(c, found);
-        return;
-    }
-    kvt_status status = policy_tree_insert(c->policy, c->tree, parent, record->tokens,
-                                           record->n_tokens, found->bytes, &node);
-    if (status == KVT_OK && node_claim_pages(c, node) != KVT_OK) {
-        policy_tree_remove(c->policy, c->tree, node);
-        status = KVT_EFULL;
-    }
-    if (status != KVT_OK && status != KVT_EEXIST) {
-        erase_record(c, found);
-        return;
-    }
-    page_handle page = node_page(c, node, record->slot);
-    if (!entry_is_sealed(page_get(c->pages, page)))
-        seal_found(c, node, page, realm_slot, found);
+    else if (!entry_is_sealed(page_get(c->pages, page)))
+        seal_found(c, r, page_get(c->pages, page)->node, page, found);
     else if (!(tier_of(c, page)->flags & TIER_CHARGED))
         remember(c, page, record, found->bytes, TIER_STALE_RECORD);
 }
@@ -139,8 +222,12 @@ void core_found_all(core *c) {
     tiers *t = c->tiers;
     if (!t || !t->found)
         return;
+    depth_begin(c, UINT32_MAX);
     free(t->found);
+    free(t->open);
     t->found = NULL;
+    t->open = NULL;
+    windows_pass_all(c);
     waiters_wake(c);
     tiers_pump(c);
 }

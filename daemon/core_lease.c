@@ -96,7 +96,7 @@ radix_node lease_ready(const core *c, const lease *l) {
     if (!c->tiers || c->tiers->n_absent == 0)
         return held;
     for (radix_node node = held; radix_depth(c->tree, node) > 0; node = radix_parent(c->tree, node))
-        if (!is_resident(c, node))
+        if (!node_is_ready(c, &c->realms[l->realm], node))
             ready = radix_parent(c->tree, node);
     return ready;
 }
@@ -115,11 +115,11 @@ static held_prefix look_at(const core *c, const lease *l, radix_node node, int i
                            uint32_t most) {
     const realm *r = &c->realms[l->realm];
     radix_node partial = l->partial;
-    if (partial != RADIX_NONE && in_arena && !is_resident(c, partial))
+    if (partial != RADIX_NONE && in_arena && !node_is_ready(c, r, partial))
         partial = RADIX_NONE;
     radix_node behind =
         partial != RADIX_NONE && radix_parent(c->tree, partial) == node ? partial : RADIX_NONE;
-    held_prefix h = path_held(c, r, node, behind, l->partial_tokens, most);
+    held_prefix h = path_held(c, r, node, behind, l->partial_tokens, most, in_arena);
     if (!r->max_window || partial == RADIX_NONE || behind != RADIX_NONE)
         return h;
     /* The path has grown past where it read the leading rows of another page: which still counts if
@@ -127,7 +127,7 @@ static held_prefix look_at(const core *c, const lease *l, radix_node node, int i
     radix_node front = radix_parent(c->tree, partial);
     if (radix_depth(c->tree, front) > radix_depth(c->tree, node))
         return h;
-    held_prefix other = path_held(c, r, front, partial, l->partial_tokens, most);
+    held_prefix other = path_held(c, r, front, partial, l->partial_tokens, most, in_arena);
     return other.tokens > h.tokens ? other : h;
 }
 
@@ -137,6 +137,10 @@ held_prefix lease_look(const core *c, const lease *l, uint32_t most) {
 
 held_prefix lease_whole(const core *c, const lease *l, uint32_t most) {
     return look_at(c, l, lease_held(c, l), 0, most);
+}
+
+uint32_t lease_most(const lease *l) {
+    return l->leave_one && l->n_tokens ? l->n_tokens - 1 : l->n_tokens;
 }
 
 static uint32_t lease_whole_tokens(const core *c, const lease *l) {
@@ -313,8 +317,7 @@ void reply_lease(core *c, core_ticket ticket, uint16_t op, uint64_t number, leas
         reply_view(c, ticket, op, number, l);
         return;
     }
-    uint32_t most = l->leave_one && l->n_tokens ? l->n_tokens - 1 : l->n_tokens;
-    held_prefix h = lease_look(c, l, most);
+    held_prefix h = lease_look(c, l, lease_most(l));
     uint32_t end = lease_computing_end(c, l), stored = path_tokens(c, l->tail);
     uint32_t lifted = lease_lifting_end(c, l);
     end = end > lifted ? end : lifted;

@@ -9,6 +9,9 @@
  * No lease was told of any of these pages: the lost one was not in the arena, and a lease names
  * pages only as far as all in front of them are. A lease that claims fills the gap as it would any
  * other; one that only reads ends in front of it.
+ *
+ * A page of a group with a window goes by itself, as if it had passed out of the window: leases may
+ * have been told of what is behind.
  */
 #include "daemon/core_state.h"
 
@@ -77,7 +80,6 @@ void page_lost(core *c, page_handle page) {
     c->counts.pages_lost++;
     c->wake = 1;
     if (r->windows[at->slot % r->n_groups] && radix_is_held(c->tree, top)) {
-        /* As if it had passed out of the window: what is held without it is found anew. */
         slot_empty(c, top, at->slot);
         return;
     }
@@ -88,6 +90,7 @@ void page_lost(core *c, page_handle page) {
         if (c->groups[i].group)
             shorten(c, &c->groups[i].anchor, top);
     pins_end_below(c, top);
+    found_let_go(c, top);
     radix_node parent = radix_parent(c->tree, top);
     subtree_forget(c, top);
     flushed_let_go(c, parent);
@@ -110,7 +113,7 @@ void core_disk_lost(core *c) {
         if (!page || !(t->pages[i].flags & (TIER_ON_DISK | TIER_STALE_RECORD | TIER_NO_DISK)))
             continue;
         const page_entry *entry = page_get(c->pages, page);
-        int never = entry->node != RADIX_NONE && never_on_disk(c, entry->node);
+        int never = entry->node != RADIX_NONE && is_flushed(c, entry->node);
         tier_set_flags(c, page, 0,
                        TIER_ON_DISK | TIER_STALE_RECORD | (never ? 0u : (uint32_t)TIER_NO_DISK));
         if (entry->node == RADIX_NONE)

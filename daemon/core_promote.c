@@ -90,39 +90,54 @@ static int lift_page(core *c, lift *jobs, page_handle page) {
     return at->flags & TIER_ON_DISK ? lift_from_disk(c, jobs, page) : 0;
 }
 
-/* 1: all that is missing of it is on its way; 0: something cannot be. *n_on_way counts. */
-static int lift_node(core *c, lift *jobs, radix_node node, uint32_t *n_on_way) {
-    for (uint32_t slot = 0, n = radix_slots(c->tree, node); slot < n; slot++) {
-        page_handle page = node_page(c, node, slot);
-        if (!entry_is_absent(page_get(c->pages, page)))
-            continue;
-        if (!lift_page(c, jobs, page))
+/* The first slot from this one on whose page is needed behind so many tokens and is not in the
+ * arena; the number of slots if there is none. */
+static uint32_t next_absent(const core *c, const realm *r, radix_node node, uint32_t n_tokens,
+                            uint32_t slot) {
+    uint32_t n_slots = radix_slots(c->tree, node), depth = radix_depth(c->tree, node);
+    while (slot < n_slots && !(entry_is_absent(node_entry(c, node, slot)) &&
+                               slot_is_needed(r, slot, depth, n_tokens)))
+        slot++;
+    return slot;
+}
+
+/* 1: all that is needed of it, and missing, is on its way; 0: something cannot be. *n_on_way
+ * counts. */
+static int lift_node(core *c, lift *jobs, const realm *r, radix_node node, uint32_t n_tokens,
+                     uint32_t *n_on_way) {
+    uint32_t n = radix_slots(c->tree, node);
+    for (uint32_t slot = 0; (slot = next_absent(c, r, node, n_tokens, slot)) < n; slot++) {
+        if (!lift_page(c, jobs, node_page(c, node, slot)))
             return 0;
         ++*n_on_way;
     }
     return 1;
 }
 
-int promote_path(core *c, radix_node node, radix_node partial) {
+/* All ranks' pages: none is told of what another cannot read. */
+static int lift_held(core *c, lift *jobs, const realm *r, const held_prefix *h,
+                     uint32_t *n_on_way) {
+    uint32_t n = 0;
+    int goes_on = 1;
+    radix_node at = h->last;
+    for (uint32_t page = h->pages; page > 0; page--, at = radix_parent(c->tree, at))
+        if (next_absent(c, r, at, h->tokens, 0) < radix_slots(c->tree, at))
+            c->path[n++] = at;
+    while (n > 0 && goes_on)
+        goes_on = lift_node(c, jobs, r, c->path[--n], h->tokens, n_on_way);
+    return goes_on;
+}
+
+static int promote_path(core *c, const lease *l) {
+    const realm *r = &c->realms[l->realm];
+    uint32_t n_on_way = 0;
+    lift jobs = {0};
     if (!c->tiers || c->tiers->n_absent == 0)
         return 0;
-    uint32_t n = 0, n_on_way = 0;
-    lift jobs = {0};
-    for (radix_node at = node; radix_depth(c->tree, at) > 0; at = radix_parent(c->tree, at))
-        if (!is_resident(c, at))
-            c->path[n++] = at;
-    int goes_on = 1;
-    /* The path is pinned by whoever asks, or is pinned here: making room must not take it. */
-    radix_pin(c->tree, node);
-    if (partial != RADIX_NONE)
-        radix_pin(c->tree, partial);
-    while (n > 0 && goes_on)
-        goes_on = lift_node(c, &jobs, c->path[--n], &n_on_way);
-    if (goes_on && partial != RADIX_NONE && !is_resident(c, partial))
-        lift_node(c, &jobs, partial, &n_on_way);
-    radix_unpin(c->tree, node);
-    if (partial != RADIX_NONE)
-        radix_unpin(c->tree, partial);
+    /* For what it is told, and for what it will be when it has computed the one that was left. */
+    held_prefix h = lease_whole(c, l, lease_most(l)), all = lease_whole(c, l, UINT32_MAX);
+    if (lift_held(c, &jobs, r, &h, &n_on_way) && all.tokens != h.tokens)
+        lift_held(c, &jobs, r, &all, &n_on_way);
     lift_submit(c, &jobs.up);
     lift_submit(c, &jobs.read);
     return n_on_way > 0;
@@ -157,7 +172,7 @@ static int promote_view(core *c, const lease *l) {
 }
 
 int promote_lease(core *c, const lease *l) {
-    return l->is_view ? promote_view(c, l) : promote_path(c, lease_held(c, l), l->partial);
+    return l->is_view ? promote_view(c, l) : promote_path(c, l);
 }
 
 /* --- completions -------------------------------------------------------------------------------
@@ -267,13 +282,18 @@ uint32_t lease_page_tier(const core *c, const lease *l, page_handle page) {
     return at->lifted_at > l->asked_at ? KVT_TIER_HOST : KVT_TIER_DEVICE;
 }
 
+/* Is some of what it holds not in the arena? */
+static int lacks_some(const core *c, const lease *l, uint32_t most) {
+    return c->tiers && c->tiers->n_absent &&
+           lease_look(c, l, most).tokens < lease_whole(c, l, most).tokens;
+}
+
 void lease_note_tiers(core *c, lease *l) {
     l->asked_at = c->tiers ? c->tiers->moves : 0;
     if (l->is_view)
         l->was_absent = (uint8_t)view_is_absent(c, l);
     else
-        l->was_absent = lease_ready(c, l) != lease_held(c, l) ||
-                        (l->partial != RADIX_NONE && !is_resident(c, l->partial));
+        l->was_absent = lacks_some(c, l, lease_most(l)) || lacks_some(c, l, UINT32_MAX);
 }
 
 /* The lowest tier that any of the node's pages was in. */
@@ -306,16 +326,21 @@ void lease_count_tiers(core *c, lease *l) {
 }
 
 uint32_t lease_lifting_end(const core *c, const lease *l) {
-    radix_node held = lease_held(c, l), ready = lease_ready(c, l), first = held;
-    if (held == ready)
+    const realm *r = &c->realms[l->realm];
+    if (!lacks_some(c, l, UINT32_MAX))
         return 0;
-    while (radix_parent(c->tree, first) != ready)
-        first = radix_parent(c->tree, first);
-    for (uint32_t slot = 0, n = radix_slots(c->tree, first); slot < n; slot++)
-        if (entry_is_absent(node_entry(c, first, slot)) &&
-            !(tier_of(c, node_page(c, first, slot))->flags & (TIER_GOING_UP | TIER_READING)))
+    held_prefix h = lease_whole(c, l, UINT32_MAX);
+    radix_node first = RADIX_NONE, at = h.last;
+    for (uint32_t page = h.pages; page > 0; page--, at = radix_parent(c->tree, at))
+        if (next_absent(c, r, at, h.tokens, 0) < radix_slots(c->tree, at))
+            first = at;
+    if (first == RADIX_NONE)
+        return 0;
+    uint32_t n = radix_slots(c->tree, first), end = path_tokens(c, lease_held(c, l));
+    for (uint32_t slot = 0; (slot = next_absent(c, r, first, h.tokens, slot)) < n; slot++)
+        if (!(tier_of(c, node_page(c, first, slot))->flags & (TIER_GOING_UP | TIER_READING)))
             return 0;
-    return path_tokens(c, held);
+    return h.tokens < end ? h.tokens : end;
 }
 
 /* --- PREFETCH ----------------------------------------------------------------------------------
@@ -343,12 +368,19 @@ void serve_prefetch(core *c, request *rq) {
     c->counts.find_visits += m.visits;
     radix_touch(c->tree, m.held,
                 policy_key_now(c->policy)); /* it will be used: it stays till then */
-    promote_path(c, m.held, m.partial);
     /* As a lease on it would be told, if it were one. */
     lease l = {.tail = m.held,
                .partial = m.partial,
                .partial_tokens = m.partial_tokens,
+               .n_tokens = req.n_tokens,
                .realm = (uint32_t)(r - c->realms)};
+    radix_pin(c->tree, m.held); /* making room must not take it */
+    if (m.partial != RADIX_NONE)
+        radix_pin(c->tree, m.partial);
+    promote_path(c, &l);
+    radix_unpin(c->tree, m.held);
+    if (m.partial != RADIX_NONE)
+        radix_unpin(c->tree, m.partial);
     kvt_prefetch_rep rep = {.held_tokens = path_tokens(c, m.held) + m.partial_tokens,
                             .ready_tokens = lease_held_tokens(c, &l)};
     kvt_writer w;

@@ -43,6 +43,10 @@ static kvt_status realm_shapes(const core *c, realm *r, char *why, size_t why_by
         if (r->windows[group] > r->max_window)
             r->max_window = r->windows[group];
     }
+    r->spine = 0;
+    for (uint32_t group = 1; group < r->n_groups && r->windows[r->spine]; group++)
+        if (!r->windows[group] || r->windows[group] > r->windows[r->spine])
+            r->spine = group; /* of rank 0, as a slot */
     realm_ladder(c, r);
     return KVT_OK;
 }

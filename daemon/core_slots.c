@@ -147,6 +147,7 @@ void node_settle(core *c, const realm *r, radix_node node) {
             radix_set_held(c->tree, node, 1);
             c->n_held++;
             event_added(c, node);
+            tier_held(c, node);
             replace_short(c, node);
             windows_pass(c, r, node);
         }

@@ -146,19 +146,28 @@ void record_of(core *c, page_handle page, core_record *ret_record) {
     *ret_record = (core_record){
         .serial = at->serial, .depth = at->depth, .slot = at->slot, .n_tokens = (uint16_t)n_tokens};
     memcpy(ret_record->tokens, tokens, n_tokens * sizeof *tokens);
-    if (at->depth == 0) {
+    page_handle before = at->depth ? node_page(c, parent, r->spine) : 0;
+    if (at->depth == 0)
         ret_record->parent = tier_key_root(r->canonical, r->n_bytes);
-    } else {
-        const tier_page *before = tier_of(c, node_page(c, parent, at->slot));
-        ret_record->parent = before->key;
-        ret_record->parent_serial = before->serial;
+    if (before) { /* else a window's page that was lost: the disk will not know this record */
+        ret_record->parent = tier_of(c, before)->key;
+        ret_record->parent_serial = tier_of(c, before)->serial;
     }
     ret_record->key = tier_key_child(&ret_record->parent, at->slot, tokens, n_tokens);
 }
 
-/* May it be written now? -1: never, since the page in front of it never will be, or its tokens do
- * not say what it is. *ret_in_job: that
- * one's place in the job, plus 1. */
+/* Will the node never be found after a restart? Groups with windows can do without a page. */
+static int never_found(const core *c, const realm *r, radix_node node) {
+    for (uint32_t slot = 0, n = radix_slots(c->tree, node); slot < n; slot++)
+        if ((!r->windows[slot % r->n_groups] || slot == r->spine) &&
+            (!node_page(c, node, slot) ||
+             tier_of(c, node_page(c, node, slot))->flags & TIER_NO_DISK))
+            return 1;
+    return 0;
+}
+
+/* May it be written now? -1: never, since what stands in front of it never will be, or its tokens
+ * do not say what it is. *ret_in_job: the place in the job, plus 1, of the page in front. */
 static int may_write(core *c, const core_job *job, page_handle page, uint32_t *ret_in_job) {
     const tier_page *at = tier_of(c, page);
     *ret_in_job = 0;
@@ -167,18 +176,16 @@ static int may_write(core *c, const core_job *job, page_handle page, uint32_t *r
     if (at->depth == 0)
         return 1;
     radix_node parent = radix_parent(c->tree, page_get(c->pages, page)->node);
-    page_handle before = node_page(c, parent, at->slot);
-    if (!before)
-        return -1; /* it has passed out of its group's window */
-    uint32_t flags = tier_of(c, before)->flags;
-    if (flags & TIER_NO_DISK)
+    const realm *r = &c->realms[at->realm];
+    if (never_found(c, r, parent))
         return -1;
+    page_handle before = node_page(c, parent, r->spine);
     for (uint32_t i = 0; job && i < job->n_copies; i++)
         if (job->copies[i].page == before) {
             *ret_in_job = i + 1;
             return 1;
         }
-    return (flags & TIER_ON_DISK) != 0;
+    return (tier_of(c, before)->flags & TIER_ON_DISK) != 0;
 }
 
 static void set_record_bytes(core *c, page_handle page, uint32_t bytes) {
@@ -251,7 +258,7 @@ static void write_start(core *c) {
  * again, or nobody has it any more. */
 static void parent_is_gone(core *c, page_handle page) {
     radix_node parent = radix_parent(c->tree, page_get(c->pages, page)->node);
-    page_handle before = node_page(c, parent, tier_of(c, page)->slot);
+    page_handle before = node_page(c, parent, c->realms[tier_of(c, page)->realm].spine);
     if (!before || !(tier_of(c, before)->flags & TIER_ON_DISK))
         return;
     tier_set_flags(c, before, 0, TIER_ON_DISK);

@@ -33,6 +33,7 @@ typedef struct realm {
     uint32_t n_ranks, n_groups;
     uint32_t windows[KVT_MAX_GROUPS]; /* of the groups; 0: full attention */
     uint32_t max_window;              /* 0: no group has one */
+    uint32_t spine;                   /* slot that the records behind a page hang from */
     uint32_t max_tokens;              /* of a path: its pages of all groups fit a reply */
     kvt_page_shape shapes[KVT_MAX_GROUPS];
     uint32_t n_rungs; /* of its ladder, from its own codec set on; 1: its pages do not cool */
@@ -264,6 +265,8 @@ typedef struct tiers {
     int was_flushed; /* everything, while the scan is under way */
     uint32_t *found; /* by key: page index + 1, while the scan is under way */
     uint32_t found_mask;
+    radix_node *open; /* [max_pages] pinned nodes of the depth that the scan is at: core_found.c */
+    uint32_t n_open, open_depth;
 
     core_job *jobs;
     core_copy *copies;
@@ -455,11 +458,17 @@ typedef struct held_prefix {
     radix_node last; /* of these; RADIX_NONE: none */
 } held_prefix;
 /* Of a path that ends with the held node, or the leading rows of `partial` behind it: the most
- * tokens, `most` of them at most, for which every group has what it needs. */
+ * tokens, `most` of them at most, for which every group has what it needs; in_arena: in the arena,
+ * where the pages of groups without windows are known to be. */
 held_prefix path_held(const core *c, const realm *r, radix_node node, radix_node partial,
-                      uint32_t partial_tokens, uint32_t most);
+                      uint32_t partial_tokens, uint32_t most, int in_arena);
+/* A root, or the pages of its groups without windows are in the arena, of all ranks. */
+int node_is_ready(const core *c, const realm *r, radix_node node);
+/* Is the slot's page of a node at this depth needed behind so many tokens? */
+int slot_is_needed(const realm *r, uint32_t slot, uint32_t depth, uint32_t n_tokens);
 /* Pages that a node which has just become held pushes out of the windows are let go. */
 void windows_pass(core *c, const realm *r, radix_node node);
+void windows_pass_all(core *c); /* the same for all nodes that there are */
 int slot_is_wanted(const core *c, const realm *r, radix_node node, uint32_t group, uint32_t end);
 /* The lease's worker is being told that it may read this; 0 tokens: nothing any more. */
 void lease_tell(core *c, lease *l, const held_prefix *now);
@@ -476,8 +485,10 @@ void lease_recount(core *c, lease *l); /* n_claimed, after its path or the pages
 radix_node lease_held(const core *c, const lease *l); /* deepest held node of the path */
 held_prefix lease_whole(const core *c, const lease *l, uint32_t most); /* in whichever tier */
 uint32_t lease_stored_tokens(const core *c, const lease *l); /* tokens of the path that are known */
-radix_node lease_ready(const core *c, const lease *l); /* deepest node to which all is readable */
+/* Deepest node to which all is readable, but for windows. */
+radix_node lease_ready(const core *c, const lease *l);
 held_prefix lease_look(const core *c, const lease *l, uint32_t most); /* what is readable */
+uint32_t lease_most(const lease *l);                       /* tokens that it is to be told of */
 uint32_t lease_held_tokens(const core *c, const lease *l); /* readable; without leave_one */
 uint32_t lease_computing_end(core *c, const lease *l);     /* token; 0: nobody else is at it */
 int lease_take_over(core *c, lease *l);   /* owns what nobody owns; returns how many pages */
@@ -604,14 +615,13 @@ void node_unpin(core *c, radix_node node);
  * Returns whether the node was flushed. */
 int flushed_let_go(core *c, radix_node node);
 /* --- core_tier.c: where pages are --- */
-kvt_status tiers_open(core *c);                  /* nothing to do without host_bytes */
-void tiers_close(tiers *t);                      /* NULL is accepted */
-uint32_t page_slack(const core_config *config);  /* pages that only jobs and views may hold */
-int is_resident(const core *c, radix_node node); /* a root, or its bytes are in the arena */
+kvt_status tiers_open(core *c);                 /* nothing to do without host_bytes */
+void tiers_close(tiers *t);                     /* NULL is accepted */
+uint32_t page_slack(const core_config *config); /* pages that only jobs and views may hold */
 tier_page *tier_of(const core *c, page_handle page);
-int never_on_disk(const core *c, radix_node node);
 void tier_sealed(core *c, page_handle page, uint32_t realm_slot, uint32_t slot, uint32_t bytes);
 void tier_placed(core *c, page_handle page);  /* a copy came or went: list it anew */
+void tier_held(core *c, radix_node node);     /* from now on */
 void tier_unlist(core *c, page_handle page);  /* it leaves the tree */
 void tier_withdraw(core *c, radix_node node); /* from the disk, now and for good */
 void tier_forget(core *c, uint32_t index);    /* it is gone, and so are its copies */
@@ -653,10 +663,14 @@ void verify_done(core *c, const core_job *job);
 int tend_is_over(const core *c, const waiter *w);
 void reply_tend(core *c, const waiter *w);
 
+/* --- core_found.c --- */
+void found_let_go(core *c, radix_node top); /* the scan's pins below it, with itself */
+void found_pins_of(const core *c, uint32_t *pins, uint8_t *claimed); /* adds its own, by node */
+
 /* --- core_promote.c: upwards --- */
-/* Starts what brings the pages of a path up; returns whether any is on its way. */
-int promote_path(core *c, radix_node node, radix_node partial);
-int promote_lease(core *c, const lease *l); /* of its path, or of its view */
+/* Starts what brings up the pages that the lease needs of its path, or of its view; returns whether
+ * any is on its way. The path must be pinned. */
+int promote_lease(core *c, const lease *l);
 void promote_done(core *c, core_job *job);
 /* Adds the page to a job that reads it from disk for nobody (NULL: a new one); not if it cannot be.
  * Returns the job, NULL if there is none. */

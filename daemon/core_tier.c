@@ -79,8 +79,9 @@ static kvt_status open_disk(tiers *t) {
     t->erase = calloc(t->max_pages, sizeof *t->erase);
     t->found = calloc((size_t)places * 2, sizeof *t->found);
     t->found_mask = places * 2 - 1;
+    t->open = calloc(t->max_pages, sizeof *t->open);
     t->disk_up = 1;
-    return t->erase && t->found ? KVT_OK : KVT_ENOMEM;
+    return t->erase && t->found && t->open ? KVT_OK : KVT_ENOMEM;
 }
 
 kvt_status tiers_open(core *c) {
@@ -121,6 +122,7 @@ void tiers_close(tiers *t) {
     free(t->host_memory);
     free(t->erase);
     free(t->found);
+    free(t->open);
     free(t->jobs);
     free(t->copies);
     free(t->records);
@@ -134,15 +136,6 @@ tier_page *tier_of(const core *c, page_handle page) {
     return &c->tiers->pages[(uint32_t)page];
 }
 
-int is_resident(const core *c, radix_node node) {
-    if (radix_depth(c->tree, node) == 0)
-        return 1;
-    for (uint32_t slot = 0, n = radix_slots(c->tree, node); slot < n; slot++)
-        if (entry_is_absent(node_entry(c, node, slot)))
-            return 0;
-    return 1;
-}
-
 static uint64_t tree_key(const core *c, const page_entry *entry) {
     uint64_t key = radix_key(c->tree, entry->node);
     return key < KEY_HALF ? key : KEY_HALF - 1;
@@ -153,9 +146,11 @@ static uint64_t host_key(const core *c, const page_entry *entry) {
     return entry->frame != PAGE_NO_FRAME ? KEY_HALF - 1 - key : KEY_HALF + key;
 }
 
-/* The order that it belongs in, or NULL. */
-static order *device_order(const tiers *t, const page_entry *entry, const tier_page *at) {
-    if (entry->frame == PAGE_NO_FRAME)
+/* The order that it belongs in, or NULL: until its node is held, other ranks and groups may never
+ * hand in theirs. */
+static order *device_order(const core *c, const page_entry *entry, const tier_page *at) {
+    const tiers *t = c->tiers;
+    if (entry->frame == PAGE_NO_FRAME || !radix_is_held(c->tree, entry->node))
         return NULL;
     if (at->host_frame != PAGE_NO_FRAME || at->flags & TIER_ON_DISK)
         return t->device_clean;
@@ -164,7 +159,7 @@ static order *device_order(const tiers *t, const page_entry *entry, const tier_p
 
 static order *host_order(const core *c, const page_entry *entry, const tier_page *at) {
     const tiers *t = c->tiers;
-    if (at->host_frame == PAGE_NO_FRAME)
+    if (at->host_frame == PAGE_NO_FRAME || !radix_is_held(c->tree, entry->node))
         return NULL;
     if (at->flags & TIER_ON_DISK)
         return t->host_clean;
@@ -202,7 +197,7 @@ void tier_placed(core *c, page_handle page) {
     if (entry->node == RADIX_NONE)
         return;
     event_moved(c, entry->node);
-    order *device = device_order(t, entry, at), *host = host_order(c, entry, at);
+    order *device = device_order(c, entry, at), *host = host_order(c, entry, at);
     if (device)
         list(c, device, device == t->device_clean ? t->device_dirty : t->device_clean, entry,
              index);
@@ -214,10 +209,10 @@ void tier_placed(core *c, page_handle page) {
         order_remove(t->host_clean, index), order_remove(t->host_dirty, index);
 }
 
-/* Pages of a node of several stay in the arena; what was flushed must not be found after a restart,
- * whoever leases it still, or seals it now. */
-int never_on_disk(const core *c, radix_node node) {
-    return radix_slots(c->tree, node) > 1 || is_flushed(c, node);
+void tier_held(core *c, radix_node node) {
+    for (uint32_t slot = 0, n = radix_slots(c->tree, node); c->tiers && slot < n; slot++)
+        if (node_page(c, node, slot))
+            tier_placed(c, node_page(c, node, slot));
 }
 
 void tier_sealed(core *c, page_handle page, uint32_t realm_slot, uint32_t slot, uint32_t bytes) {
@@ -226,10 +221,11 @@ void tier_sealed(core *c, page_handle page, uint32_t realm_slot, uint32_t slot, 
     const page_entry *entry = page_get(c->pages, page);
     uint32_t n_tokens;
     radix_tokens(c->tree, entry->node, &n_tokens);
+    /* What was flushed must not be found after a restart, whoever leases it still, or seals it. */
     *tier_of(c, page) =
         (tier_page){.host_frame = PAGE_NO_FRAME,
                     .bytes = bytes,
-                    .flags = TIER_KNOWN | (never_on_disk(c, entry->node) ? TIER_NO_DISK : 0u),
+                    .flags = TIER_KNOWN | (is_flushed(c, entry->node) ? TIER_NO_DISK : 0u),
                     .realm = realm_slot,
                     .depth = radix_depth(c->tree, entry->node) - 1,
                     .n_tokens = (uint16_t)n_tokens,
@@ -365,7 +361,7 @@ static int listed_right(const core *c, uint32_t index, const page_entry *entry) 
     const tier_page *at = &t->pages[index];
     const order *device = NULL, *host = NULL;
     if (entry && entry->node != RADIX_NONE && entry->state == PAGE_SEALED) {
-        device = device_order(t, entry, at);
+        device = device_order(c, entry, at);
         host = host_order(c, entry, at);
     }
     return order_has(t->device_clean, index) == (device == t->device_clean) &&
@@ -387,7 +383,7 @@ static const char *page_fault(const core *c, uint32_t index, const page_entry *e
     if (entry->node != RADIX_NONE && entry->frame == PAGE_NO_FRAME &&
         at->host_frame == PAGE_NO_FRAME && !(at->flags & TIER_ON_DISK))
         return "sealed, and in no tier";
-    if (entry->node != RADIX_NONE && never_on_disk(c, entry->node) && !(at->flags & TIER_NO_DISK))
+    if (entry->node != RADIX_NONE && is_flushed(c, entry->node) && !(at->flags & TIER_NO_DISK))
         return "may be written to disk, and never should";
     if (at->flags & TIER_GOING_UP && entry->node != RADIX_NONE && entry->frame != PAGE_NO_FRAME)
         return "goes up, and is there";

@@ -127,8 +127,7 @@ static kvt_status add_path(core *c, lease *l, const held_prefix *h) {
 }
 
 kvt_status view_take(core *c, lease *l, const kvt_acquire_req *req) {
-    uint32_t most = l->leave_one && l->n_tokens ? l->n_tokens - 1 : l->n_tokens;
-    held_prefix h = lease_whole(c, l, most);
+    held_prefix h = lease_whole(c, l, lease_most(l));
     radix_node tail = l->tail, partial = l->partial;
     l->is_view = 1;
     c->n_views++;

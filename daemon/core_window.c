@@ -20,31 +20,51 @@
  * held than is stored for the groups with full attention (path_held is exact about it), computes
  * the pages again, and seals them: now the paths part there, and the window stays. Whoever ends
  * there next finds it.
+ *
+ * LOWER TIERS. A page of a window goes down and comes up as all others do, but a lease has it
+ * brought up only if it is in the window behind what the lease holds. Of a model all of whose
+ * groups have windows one group's pages stay, of rank 0, where there is a disk: the records of all
+ * others hang from theirs (realm.spine). They lie below as soon as room is short.
  */
 #include "daemon/core_state.h"
 
 /* --- what is held ------------------------------------------------------------------------------
  */
 
-static int all_ranks_have(const core *c, const realm *r, radix_node node, uint32_t group) {
-    for (uint32_t rank = 0; rank < r->n_ranks; rank++)
-        if (!node_has(c, node, slot_of(r, rank, group)))
+static int all_ranks_have(const core *c, const realm *r, radix_node node, uint32_t group,
+                          int in_arena) {
+    for (uint32_t rank = 0; rank < r->n_ranks; rank++) {
+        uint32_t slot = slot_of(r, rank, group);
+        if (!node_has(c, node, slot) ||
+            (in_arena && node_entry(c, node, slot)->frame == PAGE_NO_FRAME))
+            return 0;
+    }
+    return 1;
+}
+
+int node_is_ready(const core *c, const realm *r, radix_node node) {
+    for (uint32_t group = 0; radix_depth(c->tree, node) > 0 && group < r->n_groups; group++)
+        if (!r->windows[group] && !all_ranks_have(c, r, node, group, 1))
             return 0;
     return 1;
 }
 
+int slot_is_needed(const realm *r, uint32_t slot, uint32_t depth, uint32_t n_tokens) {
+    return depth * r->page_tokens > kvt_wire_window_first(n_tokens, r->windows[slot % r->n_groups]);
+}
+
 /* Does the page, which ends at page_end, lack something that is needed behind n tokens? */
 static int page_lacks(const core *c, const realm *r, radix_node node, uint32_t page_end,
-                      uint32_t n_tokens) {
+                      uint32_t n_tokens, int in_arena) {
     for (uint32_t group = 0; group < r->n_groups; group++)
         if (r->windows[group] && page_end > kvt_wire_window_first(n_tokens, r->windows[group]) &&
-            !all_ranks_have(c, r, node, group))
+            !all_ranks_have(c, r, node, group, in_arena))
             return 1;
     return 0;
 }
 
 held_prefix path_held(const core *c, const realm *r, radix_node node, radix_node partial,
-                      uint32_t partial_tokens, uint32_t most) {
+                      uint32_t partial_tokens, uint32_t most, int in_arena) {
     held_prefix h = {.tokens = path_tokens(c, node), .last = node};
     if (partial != RADIX_NONE) {
         h.tokens += partial_tokens;
@@ -62,7 +82,7 @@ held_prefix path_held(const core *c, const realm *r, radix_node node, radix_node
         if (page_end <= kvt_wire_window_first(h.tokens, r->max_window))
             break;
         radix_node front = radix_parent(c->tree, at);
-        if (page_lacks(c, r, at, page_end, h.tokens))
+        if (page_lacks(c, r, at, page_end, h.tokens, in_arena))
             h = (held_prefix){
                 .tokens = page_end - r->page_tokens, .pages = page - 1, .last = front};
         at = front;
@@ -94,8 +114,16 @@ int slot_is_wanted(const core *c, const realm *r, radix_node node, uint32_t grou
     return window == 0 || path_tokens(c, node) + window > end || is_near_end(c, node, window);
 }
 
-/* Lets go of a group's page of all ranks, if nobody can want it: what one rank has all have. */
+/* Its record carries those of the pages behind it. */
+static int is_spine(const core *c, const realm *r, uint32_t slot) {
+    return c->config.disk_bytes && slot == r->spine;
+}
+
+/* Lets go of a group's page of all ranks, if nobody can want it: what one rank has all have. While
+ * the disk is being read nobody knows yet where paths part. */
 static void pass_over(core *c, const realm *r, radix_node node, uint32_t group) {
+    if (c->tiers && c->tiers->found)
+        return;
     for (uint32_t rank = 0; rank < r->n_ranks; rank++) {
         const page_entry *entry = node_entry(c, node, slot_of(r, rank, group));
         /* A reference beside the tree's: a lease reads it, or a job moves it. */
@@ -106,7 +134,7 @@ static void pass_over(core *c, const realm *r, radix_node node, uint32_t group) 
         return;
     for (uint32_t rank = 0; rank < r->n_ranks; rank++) {
         uint32_t slot = slot_of(r, rank, group);
-        if (node_page(c, node, slot)) {
+        if (node_page(c, node, slot) && !is_spine(c, r, slot)) {
             c->counts.pages_passed++;
             slot_empty(c, node, slot);
         }
@@ -120,6 +148,28 @@ void windows_pass(core *c, const realm *r, radix_node node) {
         uint32_t depth = window && end > window ? (end - window) / r->page_tokens : 0;
         if (depth > 0)
             pass_over(c, r, path_at(c, node, depth), group);
+    }
+}
+
+typedef struct pass_walk {
+    core *c;
+    const realm *r;
+} pass_walk;
+
+static int pass_run(void *context, const radix_run *run) {
+    const pass_walk *w = context;
+    radix_node node = run->last;
+    for (uint32_t i = 0; i < run->n_pages; i++, node = radix_parent(w->c->tree, node))
+        if (radix_is_held(w->c->tree, node))
+            windows_pass(w->c, w->r, node);
+    return 0;
+}
+
+void windows_pass_all(core *c) {
+    for (uint32_t i = 0; i < c->config.max_realms; i++) {
+        pass_walk w = {c, &c->realms[i]};
+        if (w.r->number && w.r->max_window)
+            radix_walk(c->tree, w.r->root, pass_run, &w);
     }
 }
 

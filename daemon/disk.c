@@ -155,7 +155,7 @@ void disk_pump(disk *d) {
 /* The serial of an item's parent, if that is earlier in the request. */
 static uint64_t parent_in(const disk_request *r, uint32_t i) {
     for (uint32_t k = i; k-- > 0;)
-        if (r->items[k].slot == r->items[i].slot && r->items[k].depth + 1 == r->items[i].depth &&
+        if (r->items[k].depth + 1 == r->items[i].depth &&
             tier_key_equal(&r->items[k].key, &r->items[i].parent))
             return r->items[k].serial;
     return 0;

@@ -2,7 +2,10 @@
  * tier_key.h - the name under which a page lies in a lower tier: a chain of XXH3-128 hashes.
  *
  *     root         = H(canonical bytes of the realm)
- *     key of page  = H(key of the page in front of it (or root), slot, n_tokens, tokens)
+ *     key of page  = H(key of its parent (or root), slot, n_tokens, tokens)
+ *
+ * The parent of the pages of a node, one for each slot (rank, layer group), is the page of the node
+ * in front in ONE slot, the realm's spine (TIER_FORMAT.md).
  *
  * A key FINDS a record; it never decides. What decides is a comparison of all that the record says
  * of itself, and of the serial number of the record in front of it (see tier.h): so two paths
@@ -25,8 +28,8 @@ typedef struct tier_key {
 
 tier_key tier_key_root(const void *realm_bytes, size_t n_bytes);
 
-/* slot: which (rank, layer group) of the node; each slot has a chain of its own, so parent is the
- * key of the SAME slot of the node's parent. */
+/* slot: which (rank, layer group) of the node; parent: of the spine's page in front, whatever its
+ * slot is. */
 tier_key tier_key_child(const tier_key *parent, uint32_t slot, const uint32_t *tokens,
                         uint32_t n_tokens);
 

@@ -78,9 +78,7 @@ static kvt_status parent_check(tier *t, const tier_header *h) {
     kvt_status status = tier_header_get(t, h->depth - 1, &h->parent, &parent);
     if (status != KVT_OK)
         return status == KVT_ENOENT || status == KVT_ECORRUPT ? KVT_EORDER : status;
-    return parent.serial == h->parent_serial && parent.realm == h->realm && parent.slot == h->slot
-               ? KVT_OK
-               : KVT_EORDER;
+    return parent.serial == h->parent_serial && parent.realm == h->realm ? KVT_OK : KVT_EORDER;
 }
 
 /* May the record be written? What stands in its place is dropped then. */

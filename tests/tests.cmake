@@ -50,7 +50,7 @@ kvt_test(e2e_device SOURCES e2e/device.c e2e/e2e.c LIBS kvtrunk_static kvt_oracl
          NEEDS kvtrunkd kvtrunk_cuda_fake TIMEOUT 300)
 set_property(TEST e2e_device APPEND PROPERTY ENVIRONMENT KVT_TEST_DEVICE=cuda)
 # Models of other shapes: layer groups with windows, ranks.
-foreach(name hybrid ranks geometries)
+foreach(name hybrid ranks geometries layers)
     kvt_test(e2e_${name} SOURCES e2e/${name}.c e2e/model.c e2e/e2e.c
              LIBS kvtrunk_static kvt_oracle LABELS e2e NEEDS kvtrunkd TIMEOUT 300)
 endforeach()
@@ -58,6 +58,7 @@ kvt_test(e2e_flight_long TARGET e2e_flight ARGS 200 4096 LABELS slow TIMEOUT 360
 kvt_test(e2e_kill_long TARGET e2e_kill ARGS 1000 LABELS slow TIMEOUT 3600)
 kvt_test(e2e_tiers_long TARGET e2e_tiers ARGS 100000 LABELS slow TIMEOUT 7200)
 kvt_test(e2e_spill_long TARGET e2e_spill ARGS 200 LABELS slow TIMEOUT 3600)
+kvt_test(e2e_layers_long TARGET e2e_layers ARGS 50 LABELS slow TIMEOUT 3600)
 kvt_test(e2e_death_long TARGET e2e_death ARGS 500 LABELS slow TIMEOUT 3600)
 if(NOT KVT_SANITIZE) # the counting in Python would be what takes the time
     kvt_script(replay SCRIPT replay.py LABELS e2e TIMEOUT 400)

@@ -102,8 +102,14 @@ void sim_disk_run(sim_world *w, core_job *job) {
         else
             copy->status = erase_one(w, &job->records[i]);
         w->n.disk_writes += job->kind == CORE_JOB_WRITE && copy->status == KVT_OK;
-        w->n.disk_reads += job->kind == CORE_JOB_READ && copy->status == KVT_OK;
+        if (job->kind != CORE_JOB_READ || copy->status != KVT_OK)
+            continue;
+        w->n.disk_reads++;
+        w->n.ranks_back +=
+            job->records[i].slot >= w->geometry.n_groups && job->records[i].serial <= w->old_serial;
     }
+    if (is_down && sim_chance(w, 300)) /* its process died: it looks through all of it again */
+        w->scan_depth = w->scan_at = 0;
     if (sim_chance(w, is_down ? 200 : 10)) {
         sim_disk_close(w);
         core_disk_lost(w->core);
@@ -116,6 +122,8 @@ void sim_disk_run(sim_world *w, core_job *job) {
 
 void sim_disk_start(sim_world *w) {
     w->scan_depth = w->scan_at = 0;
+    w->scanning = 1;
+    w->old_serial = w->last_serial;
     sim_push(w, (sim_event){.kind = EVENT_SCAN}, 50);
 }
 
@@ -139,6 +147,7 @@ static void found(sim_world *w, sim_record *r) {
         return;
     core_found_page(w->core, &f);
     w->n.found++;
+    w->n.parts_found += r->name.slot > 0;
 }
 
 void sim_disk_scan(sim_world *w) {
@@ -157,6 +166,7 @@ void sim_disk_scan(sim_world *w) {
             w->scan_at = 0;
         } else {
             core_found_all(w->core);
+            w->scanning = 0;
             return;
         }
     }

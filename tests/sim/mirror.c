@@ -111,11 +111,12 @@ void sim_mirror_note(sim_world *w, sim_worker *k) {
 }
 
 /* The lowest tier that the reply says any group's part of the page was in. *ret_all: whether all
- * groups' are there, as they were: what passes out of a window may have been sealed anew since. */
+ * pages of the node are there, as they were: what passes out of a window may have been sealed anew
+ * since, and other ranks' are told to others. */
 static uint32_t tier_told(const sim_world *w, const kvt_lease_rep *rep, uint32_t page,
                           int *ret_all) {
     uint32_t tier = 0;
-    *ret_all = 1;
+    *ret_all = w->geometry.n_ranks == 1;
     for (uint32_t g = 0; g < rep->n_lists; g++) {
         const kvt_page_list *list = &rep->lists[g];
         kvt_wire_page told = {0};

@@ -211,7 +211,7 @@ static void check_frames(sim_world *w, const core_counts *n) {
 void sim_world_home(sim_world *w) {
     core_counts n;
     core_count(w->core, &n);
-    if (w->is_home || !core_is_idle(w->core) || n.sessions || n.groups)
+    if (w->is_home || !core_is_idle(w->core) || n.sessions || n.groups || w->scanning)
         return;
     for (uint32_t i = 0; i < w->n_workers; i++)
         if (!sim_worker_home(&w->workers[i]))

@@ -259,6 +259,8 @@ typedef struct sim_worker {
     X(disk_writes)                                                                                 \
     X(disk_reads)                                                                                  \
     X(found)                                                                                       \
+    X(parts_found) /* of these, those of other ranks and layer groups than the first */            \
+    X(ranks_back)  /* pages read, of the second rank, that a daemon now dead had written */        \
     X(lost)                                                                                        \
     X(full)      /* refusals, since nothing could go */                                            \
     X(strangers) /* and thieves, turned away */                                                    \
@@ -290,8 +292,9 @@ struct sim_world {
     sim_arena arenas[SIM_MAX_ARENAS];
     uint8_t *host; /* of the running daemon */
     sim_record records[SIM_MAX_RECORDS];
-    uint64_t last_serial;
-    uint32_t scan_depth, scan_at; /* where the scan is */
+    uint64_t last_serial, old_serial; /* ever; and before this daemon */
+    uint32_t scan_depth, scan_at;     /* where the scan is */
+    int scanning;
     kvt_page_shape shapes[SIM_MAX_GROUPS];
     uint32_t n_rungs; /* of the ladder that its pages go through; 1: none */
     kvt_page_shape rungs[SIM_MAX_GROUPS][SIM_MAX_RUNGS];
