@@ -4,6 +4,9 @@
  *
  *     KVT_FAKE_CUDA_DELAY_US=N   see fake_cuda_set_delay
  *     KVT_FAKE_CUDA_DEVICES=N    see fake_cuda_set_devices
+ *     KVT_FAKE_CUDA_FIRST=N      this process's device 0 is number N on the bus: as if only devices
+ *                                from N on were visible to it
+ *     KVT_FAKE_CUDA_BREAK_DEVICE=N   KVT_FAKE_CUDA_BREAK means this one on the bus alone
  *     KVT_FAKE_CUDA_BREAK=FILE   from the moment that there is such a file the GPU is lost: every
  *                                call fails, for good
  *     KVT_FAKE_CUDA_LEAKS=FILE   of the module: a process that ends with something that it should

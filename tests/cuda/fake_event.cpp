@@ -26,6 +26,7 @@ static uint64_t load(const uint64_t *at) {
 using namespace fake;
 
 struct CUevent_st {
+    int device; /* whose streams may record it */
     event_cell *cell;
     shared_file file;
     unsigned flags;
@@ -54,7 +55,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *ret_event, unsigned flags) {
         close(file.fd);
         return fail(cudaErrorMemoryAllocation);
     }
-    *ret_event = new CUevent_st{cell, file, flags, false};
+    *ret_event = new CUevent_st{current, cell, file, flags, false};
     st.events[*ret_event] = true;
     return cudaSuccess;
 }
@@ -82,7 +83,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle) {
     if (error != cudaSuccess)
         return error;
     CUstream_st *stream = stream_of(handle);
-    if (!stream || check_event(event) != cudaSuccess)
+    if (!stream || check_event(event) != cudaSuccess || event->device != stream->device)
         return fail(cudaErrorInvalidResourceHandle);
     event_cell *cell = event->cell;
     cell->recorder = st.owner;
@@ -110,7 +111,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned
     event_cell *cell = event->cell;
     uint64_t number = load(&cell->recorded);
     process recorder = cell->recorder;
-    submit(stream, [cell, number, recorder] {
+    submit(stream, [cell, number, recorder, device = stream->device] {
         if (load(&cell->completed) >= number)
             return true;
         if (recorder.pid == st.pid || is_alive(recorder))
@@ -118,7 +119,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned
         if (load(&cell->completed) >= number) /* it came to it, then died */
             return true;
         lock failed(st.mutex);
-        st.sticky = cudaErrorLaunchFailure;
+        st.sticky[device] = cudaErrorLaunchFailure;
         return true;
     });
     return cudaSuccess;
@@ -156,7 +157,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
         usleep(100);
         l.lock();
     }
-    return fail(error != cudaSuccess ? error : st.sticky);
+    return fail(error != cudaSuccess ? error : st.sticky[current]);
 }
 
 cudaError_t cudaEventElapsedTime(float *ret_ms, cudaEvent_t start, cudaEvent_t end) {
@@ -216,8 +217,8 @@ cudaError_t cudaIpcOpenEventHandle(cudaEvent_t *ret_event, cudaIpcEventHandle_t 
     auto *cell = (event_cell *)map_shared(from.file, 0, CELL_BYTES, nullptr);
     if (!cell)
         return fail(cudaErrorMapBufferObjectFailed);
-    *ret_event =
-        new CUevent_st{cell, from.file, cudaEventDisableTiming | cudaEventInterprocess, true};
+    *ret_event = new CUevent_st{current, cell, from.file,
+                                cudaEventDisableTiming | cudaEventInterprocess, true};
     st.events[*ret_event] = true;
     return cudaSuccess;
 }

@@ -56,7 +56,7 @@ static void note_importer(memory_cell *cell) {
 }
 
 /* Maps the file's data between guards and notes it; the allocation's address is *ret_at. */
-bool map_device(const shared_file &file, size_t bytes, bool imported, void **ret_at) {
+bool map_device(int device, const shared_file &file, size_t bytes, bool imported, void **ret_at) {
     size_t map_bytes = round_up(bytes, PAGE), gap = map_bytes - round_up(bytes, ALIGN);
     char *room = (char *)mmap(nullptr, map_bytes + 2 * GUARD, PROT_NONE,
                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -76,7 +76,7 @@ bool map_device(const shared_file &file, size_t bytes, bool imported, void **ret
     mprotect(map, map_bytes, PROT_NONE);
     poison(map, gap);
     poison(map + gap + bytes, map_bytes - gap - bytes);
-    st.device[map + gap] = {map, map_bytes, bytes, file, imported, false};
+    st.device[map + gap] = {device, map, map_bytes, bytes, file, imported, false};
     *ret_at = map + gap;
     return true;
 }
@@ -148,9 +148,17 @@ bool is_pinned(const void *at, size_t bytes) {
     return offset <= next->second && bytes <= next->second - offset;
 }
 
-void open_guards() {
+void check_device(const void *at, size_t bytes, const CUstream_st *stream) {
+    const mapping *m = device_of(at, bytes);
+    if (m && m->device != stream->device)
+        misuse("memory of device %d is used in a stream of device %d", m->device, stream->device);
+}
+
+/* Of the device whose stream works now: a kernel that reaches into another's faults. */
+void open_guards(int device) {
     for (const auto &entry : st.device)
-        mprotect(entry.second.map, entry.second.map_bytes, PROT_READ | PROT_WRITE);
+        if (entry.second.device == device)
+            mprotect(entry.second.map, entry.second.map_bytes, PROT_READ | PROT_WRITE);
 }
 
 void close_guards() {
@@ -172,7 +180,7 @@ cudaError_t cudaMalloc(void **ret_memory, size_t bytes) {
     shared_file file;
     if (!share(PAGE + round_up(bytes, PAGE), &file))
         return fail(cudaErrorMemoryAllocation);
-    if (!map_device(file, bytes, false, ret_memory)) {
+    if (!map_device(current, file, bytes, false, ret_memory)) {
         close(file.fd);
         return fail(cudaErrorMemoryAllocation);
     }
@@ -190,7 +198,7 @@ cudaError_t cudaFree(void *memory) {
     check_no_importer(found->second);
     wait_for_all(l);
     unmap_device((char *)memory);
-    return fail(st.sticky);
+    return fail(st.sticky[current]);
 }
 
 cudaError_t cudaMemGetInfo(size_t *ret_free_bytes, size_t *ret_total_bytes) {
@@ -200,7 +208,7 @@ cudaError_t cudaMemGetInfo(size_t *ret_free_bytes, size_t *ret_total_bytes) {
         return error;
     size_t used = 0, total = (size_t)1 << 32;
     for (const auto &entry : st.device)
-        used += entry.second.map_bytes;
+        used += entry.second.device == current ? entry.second.map_bytes : 0;
     *ret_free_bytes = used < total ? total - used : 0;
     *ret_total_bytes = total;
     return cudaSuccess;
@@ -263,7 +271,7 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *ret_attributes, cons
     ret_attributes->device = -1;
     if (device_of(at, 0)) {
         ret_attributes->type = cudaMemoryTypeDevice;
-        ret_attributes->device = 0;
+        ret_attributes->device = device_of(at, 0)->device;
         ret_attributes->devicePointer = pointer;
     } else if (is_pinned(at, 0)) {
         ret_attributes->type = cudaMemoryTypeHost;
@@ -281,6 +289,7 @@ struct memory_handle {
     uint32_t magic;
     shared_file file;
     uint64_t bytes;
+    int bus_device;
 };
 static_assert(sizeof(memory_handle) <= sizeof(cudaIpcMemHandle_t), "it has to fit");
 enum { MEMORY_MAGIC = 0x464d454d };
@@ -299,6 +308,7 @@ cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *ret_handle, void *memory) {
     handle.magic = MEMORY_MAGIC;
     handle.file = found->second.file;
     handle.bytes = found->second.bytes;
+    handle.bus_device = st.first_device + found->second.device;
     memset(ret_handle, 0, sizeof *ret_handle);
     memcpy(ret_handle, &handle, sizeof handle);
     return cudaSuccess;
@@ -322,7 +332,10 @@ cudaError_t cudaIpcOpenMemHandle(void **ret_memory, cudaIpcMemHandle_t handle, u
             known.fd == from.file.fd)
             misuse("a memory handle is opened that is open in this process already");
     }
-    return map_device(from.file, from.bytes, true, ret_memory)
+    if (from.bus_device != st.first_device + current)
+        misuse("memory of device %d of the bus is opened on device %d", from.bus_device,
+               st.first_device + current);
+    return map_device(current, from.file, from.bytes, true, ret_memory)
                ? cudaSuccess
                : fail(cudaErrorMapBufferObjectFailed);
 }
@@ -337,5 +350,5 @@ cudaError_t cudaIpcCloseMemHandle(void *memory) {
         misuse("cudaIpcCloseMemHandle of what cudaIpcOpenMemHandle did not give");
     wait_for_all(l);
     unmap_device((char *)memory);
-    return fail(st.sticky);
+    return fail(st.sticky[current]);
 }

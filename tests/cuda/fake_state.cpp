@@ -12,6 +12,7 @@ namespace fake {
 
 state &st = *new state;
 static thread_local cudaError_t last_error = cudaSuccess;
+thread_local int current = 0;
 
 void misuse(const char *format, ...) {
     va_list arguments;
@@ -42,17 +43,27 @@ static cudaError_t enter_any(lock &l) {
         if (delay)
             st.max_delay_us = (unsigned)strtoul(delay, nullptr, 10);
         st.break_file = getenv("KVT_FAKE_CUDA_BREAK");
+        const char *break_device = getenv("KVT_FAKE_CUDA_BREAK_DEVICE");
+        if (break_device)
+            st.break_device = (int)strtoul(break_device, nullptr, 10);
         const char *devices = getenv("KVT_FAKE_CUDA_DEVICES");
         if (devices)
             st.n_devices = (int)strtoul(devices, nullptr, 10);
-        st.streams.push_back(&st.default_stream);
+        const char *first = getenv("KVT_FAKE_CUDA_FIRST");
+        if (first)
+            st.first_device = (int)strtoul(first, nullptr, 10);
+        for (int i = 0; i < MAX_DEVICES; i++) {
+            st.default_stream[i].device = i;
+            st.streams.push_back(&st.default_stream[i]);
+        }
         start_gpu();
     }
     if (st.n_devices == 0)
         return fail(cudaErrorNoDevice);
-    if (st.break_file && access(st.break_file, F_OK) == 0)
-        st.sticky = cudaErrorLaunchFailure;
-    return fail(st.sticky);
+    if (st.break_file && (st.break_device < 0 || st.break_device == st.first_device + current) &&
+        access(st.break_file, F_OK) == 0)
+        st.sticky[current] = cudaErrorLaunchFailure;
+    return fail(st.sticky[current]);
 }
 
 cudaError_t enter(lock &l, cudaError_t failure) {
@@ -148,6 +159,8 @@ cudaError_t cudaSetDevice(int device) {
     cudaError_t error = enter(l, cudaErrorUnknown);
     if (error == cudaSuccess && (device < 0 || device >= st.n_devices))
         error = fail(cudaErrorInvalidDevice);
+    if (error == cudaSuccess)
+        current = device;
     return error;
 }
 
@@ -155,7 +168,7 @@ cudaError_t cudaGetDevice(int *ret_device) {
     lock l(st.mutex, std::defer_lock);
     cudaError_t error = enter(l, cudaErrorUnknown);
     if (error == cudaSuccess)
-        *ret_device = 0;
+        *ret_device = current;
     return error;
 }
 
@@ -165,7 +178,7 @@ cudaError_t cudaDeviceGetPCIBusId(char *ret_id, int room, int device) {
     if (error == cudaSuccess && (device < 0 || device >= st.n_devices))
         error = fail(cudaErrorInvalidDevice);
     if (error == cudaSuccess)
-        snprintf(ret_id, (size_t)room, "0000:%02X:00.0", device + 1);
+        snprintf(ret_id, (size_t)room, "0000:%02X:00.0", st.first_device + device + 1);
     return error;
 }
 
@@ -176,7 +189,7 @@ cudaError_t cudaDeviceGetByPCIBusId(int *ret_device, const char *id) {
         return error;
     for (int i = 0; i < st.n_devices; i++) {
         char known[32];
-        snprintf(known, sizeof known, "0000:%02X:00.0", i + 1);
+        snprintf(known, sizeof known, "0000:%02X:00.0", st.first_device + i + 1);
         if (strcmp(known, id) == 0) {
             *ret_device = i;
             return cudaSuccess;
@@ -277,7 +290,7 @@ unsigned fake_cuda_live(void) {
     lock l(st.mutex);
     size_t n = st.device.size() + st.pinned.size() + st.events.size();
     for (const CUstream_st *stream : st.streams)
-        n += stream != &st.default_stream && !stream->destroyed;
+        n += stream != &st.default_stream[stream->device] && !stream->destroyed;
     return (unsigned)n;
 }
 

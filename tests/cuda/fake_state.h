@@ -56,6 +56,7 @@ struct event_cell; /* in shared memory: fake_event.cpp */
 } // namespace fake
 
 struct CUstream_st {
+    int device = 0;
     std::deque<fake::operation> operations;
     uint64_t submitted = 0, completed = 0;
     unsigned n_waiting = 0;                 /* host threads */
@@ -68,6 +69,7 @@ namespace fake {
 
 /* A run of device memory in this process's address space, between two guards. */
 struct mapping {
+    int device;
     char *map; /* [map, map + map_bytes) is accessible to the GPU thread while it works */
     size_t map_bytes;
     size_t bytes; /* of the allocation, at the address it is known by */
@@ -76,6 +78,9 @@ struct mapping {
     bool exported; /* its handle was asked for */
 };
 
+enum { MAX_DEVICES = 16 };
+extern thread_local int current; /* the thread's device */
+
 struct state {
     std::mutex mutex;
     std::condition_variable changed; /* work came, or was done */
@@ -83,12 +88,15 @@ struct state {
     std::atomic<int> pid{0};         /* of the process that may use the runtime */
     process owner = {};
     int n_devices = 1;
+    int first_device = 0; /* number on the bus of what this process calls device 0 */
     uint64_t random = 1;
     unsigned max_delay_us = 20000;
     uint64_t n_calls = 0, fail_call = 0;
     const char *break_file = nullptr; /* once there is such a file, all work fails */
-    cudaError_t sticky = cudaSuccess; /* once a GPU's work has failed, every call says so */
-    CUstream_st default_stream;
+    int break_device = -1;            /* on this device of the bus alone; -1: on all */
+    /* Once a device's work has failed, every call for it says so. */
+    cudaError_t sticky[MAX_DEVICES] = {};
+    CUstream_st default_stream[MAX_DEVICES];
     std::vector<cudaStream_t> streams;
     std::map<char *, mapping> device; /* by the address that cudaMalloc or the import gave */
     std::map<char *, size_t> pinned;
@@ -110,10 +118,14 @@ cudaError_t fail(cudaError_t error);
 
 /* memory */
 mapping *device_of(const void *at, size_t bytes); /* the mapping that holds the whole range */
+/* Memory of a device is for that device's streams: CUDA would let a copy pass, with no order to the
+ * other device's own work. */
+void check_device(const void *at, size_t bytes, const CUstream_st *stream);
 bool touches_device(const void *at);
 bool is_pinned(const void *at, size_t bytes);
-bool map_device(const shared_file &file, size_t bytes, bool imported, void **ret_at);
-void open_guards();  /* device memory becomes accessible: for the GPU thread, while it works */
+bool map_device(int device, const shared_file &file, size_t bytes, bool imported, void **ret_at);
+/* A device's memory becomes accessible: for the GPU thread, while that works. */
+void open_guards(int device);
 void close_guards(); /* and a fault again, for the host */
 
 /* streams */

@@ -15,7 +15,7 @@ static const auto ask_again_after = std::chrono::microseconds(100);
 
 CUstream_st *stream_of(cudaStream_t stream) {
     if (!stream)
-        return &st.default_stream;
+        return &st.default_stream[current];
     for (CUstream_st *known : st.streams) {
         if (known == stream && !known->destroyed)
             return known;
@@ -82,7 +82,7 @@ static CUstream_st *pick(clock::time_point *ret_look_again) {
 static void run_one(lock &l, CUstream_st *stream) {
     work run = stream->operations.front().run;
     st.busy = true;
-    open_guards();
+    open_guards(stream->device);
     l.unlock();
     bool done = run();
     l.lock();
@@ -184,13 +184,15 @@ static cudaError_t copy(lock &l, void *to, const void *from, size_t bytes, cudaM
     error = check_copy(to, from, bytes, kind, wait);
     if (error != cudaSuccess)
         return fail(error);
+    check_device(to, bytes, stream);
+    check_device(from, bytes, stream);
     submit(stream, [=] {
         memcpy(to, from, bytes);
         return true;
     });
     if (wait)
         wait_for(l, stream, stream->submitted);
-    return fail(st.sticky);
+    return fail(st.sticky[current]);
 }
 
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind kind) {
@@ -213,13 +215,14 @@ static cudaError_t set(lock &l, void *to, int value, size_t bytes, cudaStream_t 
         return fail(cudaErrorInvalidResourceHandle);
     if (!device_of(to, bytes))
         return fail(cudaErrorInvalidValue);
+    check_device(to, bytes, stream);
     submit(stream, [=] {
         memset(to, value, bytes);
         return true;
     });
     if (wait)
         wait_for(l, stream, stream->submitted);
-    return fail(st.sticky);
+    return fail(st.sticky[current]);
 }
 
 cudaError_t cudaMemset(void *to, int value, size_t bytes) {
@@ -241,8 +244,10 @@ cudaError_t cudaDeviceSynchronize(void) {
     cudaError_t error = enter(l, cudaErrorUnknown);
     if (error != cudaSuccess)
         return error;
-    wait_for_all(l);
-    return fail(st.sticky);
+    for (size_t i = 0; i < st.streams.size(); i++)
+        if (st.streams[i]->device == current)
+            wait_for(l, st.streams[i], st.streams[i]->submitted);
+    return fail(st.sticky[current]);
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *ret_stream, unsigned) {
@@ -251,6 +256,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *ret_stream, unsigned) {
     if (error != cudaSuccess)
         return error;
     st.streams.push_back(new CUstream_st);
+    st.streams.back()->device = current;
     *ret_stream = st.streams.back();
     return cudaSuccess;
 }
@@ -278,7 +284,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
     if (!stream)
         return fail(cudaErrorInvalidResourceHandle);
     wait_for(l, stream, stream->submitted);
-    return fail(st.sticky);
+    return fail(st.sticky[current]);
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t handle) {
@@ -310,7 +316,7 @@ cudaError_t emu_enqueue(const cudaLaunchConfig_t *config, std::function<void()> 
     if (error != cudaSuccess)
         return error;
     CUstream_st *stream = stream_of(config->stream);
-    if (!stream)
+    if (!stream || stream->device != current) /* a launch must be on the thread's device */
         return fail(cudaErrorInvalidResourceHandle);
     error = check_launch(config);
     if (error != cudaSuccess)

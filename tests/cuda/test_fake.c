@@ -125,6 +125,47 @@ static void test_failures(void) {
     fake_cuda_set_devices(1);
 }
 
+/* Streams, events and memory are of the device that was current when they were made. */
+static void test_devices(void) {
+    int device;
+    size_t before, less, total;
+    char place[32];
+    cudaStream_t stream;
+    cudaEvent_t event;
+    uint8_t host[BYTES];
+    fake_cuda_set_devices(2);
+    CHECK_EQ(cudaSetDevice(2), cudaErrorInvalidDevice);
+    CUDA(cudaGetDevice(&device));
+    CHECK_EQ(device, 0);
+    CUDA(cudaMemGetInfo(&before, &total));
+    CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    CUDA(cudaSetDevice(1));
+    CUDA(cudaGetDevice(&device));
+    CHECK_EQ(device, 1);
+    CUDA(cudaDeviceGetPCIBusId(place, sizeof place, 1));
+    CUDA(cudaDeviceGetByPCIBusId(&device, place));
+    CHECK_EQ(device, 1);
+    uint8_t *memory = device_new(BYTES);
+    CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    CUDA(cudaMemsetAsync(memory, 3, BYTES, stream));
+    CHECK_EQ(cudaEventRecord(event, stream), cudaErrorInvalidResourceHandle);
+    struct cudaPointerAttributes attributes;
+    CUDA(cudaPointerGetAttributes(&attributes, memory));
+    CHECK_EQ(attributes.device, 1);
+    CUDA(cudaSetDevice(0));
+    CUDA(cudaMemGetInfo(&less, &total));
+    CHECK_EQ(less, before); /* the other's memory is none of this one's */
+    CUDA(cudaStreamSynchronize(stream));
+    CUDA(cudaSetDevice(1));
+    device_read(host, memory, BYTES);
+    CHECK(host[0] == 3 && host[BYTES - 1] == 3);
+    CUDA(cudaFree(memory));
+    CUDA(cudaStreamDestroy(stream));
+    CUDA(cudaSetDevice(0));
+    CUDA(cudaEventDestroy(event));
+    fake_cuda_set_devices(1);
+}
+
 static void test_fork(void) {
     pid_t child = fork();
     CHECK(child >= 0);
@@ -170,12 +211,30 @@ static void die_not_stream(void) {
     CUDA(cudaStreamDestroy(NULL));
 }
 
+static void die_other_device(void) {
+    fake_cuda_set_devices(2);
+    void *first = device_new(BYTES);
+    CUDA(cudaSetDevice(1));
+    CUDA(cudaMemcpy(device_new(BYTES), first, BYTES, cudaMemcpyDeviceToDevice));
+}
+
+static void die_other_stream(void) {
+    fake_cuda_set_devices(2);
+    void *first = device_new(BYTES);
+    cudaStream_t stream;
+    CUDA(cudaSetDevice(1));
+    CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    CUDA(cudaMemsetAsync(first, 1, BYTES, stream));
+}
+
 static const struct {
     const char *name;
     void (*die)(void);
 } deaths[] = {
-    {"host_read", die_host_read}, {"host_write", die_host_write}, {"double_free", die_double_free},
-    {"pageable", die_pageable},   {"wrong_free", die_wrong_free}, {"not_stream", die_not_stream},
+    {"host_read", die_host_read},       {"host_write", die_host_write},
+    {"double_free", die_double_free},   {"pageable", die_pageable},
+    {"wrong_free", die_wrong_free},     {"not_stream", die_not_stream},
+    {"other_device", die_other_device}, {"other_stream", die_other_stream},
 };
 enum { N_DEATHS = sizeof deaths / sizeof deaths[0] };
 
@@ -210,6 +269,7 @@ int main(int argc, char **argv) {
     test_late();
     test_timing();
     test_failures();
+    test_devices();
     test_fork();
     CHECK_EQ(fake_cuda_live(), 0);
     return 0;
