@@ -85,6 +85,7 @@ static void client_free(kvt_client *c) {
     pthread_mutex_destroy(&c->lock);
     free(c->socket);
     free(c->name);
+    free(c->gpu);
     free(c);
 }
 
@@ -183,6 +184,11 @@ static kvt_status take_options(kvt_client *c, const kvt_options *options) {
     if (o->name && strlen(o->name) > KVT_WIRE_MAX_PATH)
         return kvt_error(KVT_ELIMIT, "options.name has %zu bytes; at most %d are possible",
                          strlen(o->name), KVT_WIRE_MAX_PATH);
+    if (o->gpu && (!o->gpu[0] || strlen(o->gpu) > KVT_WIRE_MAX_GPU))
+        return kvt_error(KVT_EINVAL,
+                         "options.gpu is \"%.40s\": a number, or a place on the bus such as "
+                         "0000:01:00.0, is needed",
+                         o->gpu);
     kvt_status status = o->socket ? KVT_OK : default_socket(path, sizeof path);
     if (status != KVT_OK)
         return status;
@@ -191,7 +197,8 @@ static kvt_status take_options(kvt_client *c, const kvt_options *options) {
     c->staging_pages = o->staging_pages ? o->staging_pages : DEFAULT_STAGING_PAGES;
     c->socket = kvt_memory_text(o->socket ? o->socket : path);
     c->name = kvt_memory_text(o->name ? o->name : program_invocation_short_name);
-    return c->socket && c->name ? KVT_OK : kvt_error_plain(KVT_ENOMEM);
+    c->gpu = o->gpu ? kvt_memory_text(o->gpu) : NULL;
+    return c->socket && c->name && (c->gpu || !o->gpu) ? KVT_OK : kvt_error_plain(KVT_ENOMEM);
 }
 
 static kvt_client *client_new(void) {

@@ -59,6 +59,7 @@ typedef struct kvt_session {
     uint32_t realm;     /* 0: not registered in this epoch */
     int staged;         /* the daemon knows the current staging file */
     uint32_t max_bytes; /* of a message */
+    uint32_t n_gpus;    /* of the daemon that have an arena each */
 } kvt_session;
 
 /* Work of a GPU for a lease: it may neither be let go of nor change its path before that is done.
@@ -137,6 +138,7 @@ struct kvt_client {
     /* Set by kvt_open, then constant. */
     char *socket;
     char *name;
+    char *gpu; /* that was named; NULL: none */
     uint32_t timeout_ms;
     uint32_t staging_pages;
     uint32_t flags;
@@ -158,6 +160,8 @@ struct kvt_client {
     int gate;
     kvt_session session;
     char arena_path[KVT_WIRE_MAX_PATH + 1];
+    char gpu_place[KVT_WIRE_MAX_GPU + 1]; /* on the bus: of the one that was named, or that the
+                                             first thread that came to it was on; "": not known */
     char staging_dir[KVT_WIRE_MAX_PATH + 1];
     kvt_arena *arena;  /* the session's; NULL: not mapped yet */
     kvt_arena *arenas; /* all that are mapped */

@@ -214,7 +214,27 @@ typedef struct kvt_options {
     uint32_t timeout_ms;    /* bound of every call; 0 = 5000 */
     uint32_t staging_pages; /* pages that may be encoded and not yet sealed; 0 = 32 */
     uint32_t flags;         /* KVT_OPEN_... */
+    const char *gpu;        /* see SEVERAL GPUS; NULL = the one that is current */
 } kvt_options;
+
+/*
+ * SEVERAL GPUS. A daemon may have an arena on each of several GPUs. All pages of one rank of a
+ * realm stand in one of them, and its workers read that one alone; the ranks of a model may be on
+ * one GPU each, or share one. `gpu` says which GPU the worker is on: its number as this process
+ * counts them
+ * ("1"), or its place on the bus ("0000:01:00.0"), which alone needs no CUDA in this process. NULL:
+ * the CUDA device that is current in the thread that calls kvt_open (so set it before; with
+ * KVT_OPEN_LAZY rather name it); where the daemon has no arena there, or the process no CUDA, it is
+ * that of the rank's other workers, or the daemon's first. A `gpu` that was named and has no arena:
+ * KVT_ENOTSUP. A worker whose own KV is in host memory may name any of them. Where the arena is in
+ * host memory, `gpu` means nothing.
+ *
+ * What stands on one GPU is not read from another: while a worker of the same rank of the same
+ * realm is on another GPU, kvt_open answers KVT_EBUSY. Workers that serve one model on a GPU each,
+ * without being ranks of it, need a salt each in the realm, or a daemon each. When nobody is there
+ * any more, the rank moves to the GPU of the next worker that comes; what of its pages is in no
+ * lower tier is forgotten then.
+ */
 
 enum {
     /* kvt_open succeeds although no daemon answers now: calls return KVT_ECONN until one does. */
@@ -230,7 +250,8 @@ enum {
  *
  * Errors: KVT_EINVAL, KVT_EGEOMETRY, KVT_ELIMIT (realm or options; kvt_last_error tells which
  * field), KVT_ECONN, KVT_ETIMEDOUT, KVT_EVERSION, KVT_EDENIED, KVT_EIO (arena or staging file),
- * KVT_ENOMEM. Cost: a few round trips, and page faults for the staging file.
+ * KVT_ENOTSUP, KVT_EBUSY (both: see SEVERAL GPUS), KVT_ENOMEM. Cost: a few round trips, and page
+ * faults for the staging file.
  */
 kvt_status kvt_open(const kvt_options *options, const kvt_realm *realm, kvt_client **ret_client);
 

@@ -435,6 +435,27 @@ static void map_close(kvt_cuda_map *map) {
     free(map);
 }
 
+static kvt_status place(const char *number, char *why, size_t why_bytes,
+                        char ret_place[KVT_WIRE_MAX_GPU + 1]) {
+    char found[KVT_WIRE_MAX_GPU + 1] = "";
+    int gpu = 0, n_gpus = 0;
+    cudaError_t error = cudaGetDeviceCount(&n_gpus);
+    if (error == cudaSuccess && !number)
+        error = cudaGetDevice(&gpu);
+    if (number) {
+        unsigned long said = strtoul(number, NULL, 10);
+        if (error == cudaSuccess && said >= (unsigned long)n_gpus)
+            return kvt_say(why, why_bytes, KVT_ENOTSUP, "this process has %d CUDA devices", n_gpus);
+        gpu = (int)said;
+    }
+    if (error == cudaSuccess)
+        error = cudaDeviceGetPCIBusId(found, sizeof found, gpu);
+    if (error != cudaSuccess)
+        return cuda_says((int)error, "which GPU this process is on", why, why_bytes);
+    memcpy(ret_place, found, sizeof found);
+    return KVT_OK;
+}
+
 static kvt_status map_open(const kvt_wire_memory *memory, char *why, size_t why_bytes,
                            kvt_cuda_map **ret_map) {
     void *bounce = NULL;
@@ -486,6 +507,7 @@ static kvt_status map_read(kvt_cuda_map *map, uint64_t offset, void *to, uint64_
 
 extern const kvt_cuda_map_table kvt_cuda_map_calls;
 const kvt_cuda_map_table kvt_cuda_map_calls = {.version = KVT_MODULE_VERSION,
+                                               .place = place,
                                                .open = map_open,
                                                .close = map_close,
                                                .read = map_read,

@@ -54,6 +54,10 @@ typedef struct kvt_cuda_order {
 typedef struct kvt_cuda_map_table {
     uint32_t version; /* KVT_MODULE_VERSION */
 
+    /* Where a GPU is on the bus: that of this number, or, with NULL, the thread's current one. */
+    kvt_status (*place)(const char *number, char *why, size_t why_bytes,
+                        char ret_place[KVT_WIRE_MAX_GPU + 1]);
+
     kvt_status (*open)(const kvt_wire_memory *memory, char *why, size_t why_bytes,
                        kvt_cuda_map **ret_map);
     /* Waits for all work of its batches, and frees them. */

@@ -2,13 +2,15 @@
  * session.c - coming to a session, coming back to it, and setting up what belongs to one.
  *
  *     HELLO -> resumed: as it was
- *           -> new: next epoch -> map the arena -> REALM -> STAGE
+ *           -> new: next epoch -> REALM -> map the rank's arena -> STAGE
  *
  * All of it is done by one thread at a time, the holder of the gate, and step by step: what has
  * been reached stays reached, so the next call goes on from there if one step fails.
  */
 #include "client/client.h"
+#include "kernels/module.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -49,7 +51,6 @@ static void begin_epoch(kvt_client *c, const kvt_hello_rep *rep, uint64_t boot_i
     s->realm = 0;
     s->staged = 0;
     memcpy(s->token, rep->token, sizeof s->token);
-    copy_path(c->arena_path, &rep->arena_path);
     copy_path(c->staging_dir, &rep->staging_dir);
     if (c->arena && c->arena->boot_id != boot_id) {
         c->arena->refs--; /* unmapped with the last lease, or by map_arena */
@@ -77,13 +78,14 @@ static kvt_status say_hello(kvt_client *c, uint64_t deadline_ms) {
         return status == KVT_EEXIST ? kvt_error_plain(KVT_ESESSION) : status;
     uint64_t boot_id = reply.session.boot_id;
     if (kvt_wire_get_hello_rep(reply.body, reply.n_body, &rep) != KVT_OK || boot_id == 0 ||
-        (!c->reports_only && (rep.arena_path.n_bytes == 0 || rep.staging_dir.n_bytes == 0))) {
+        (!c->reports_only && rep.staging_dir.n_bytes == 0)) {
         status = kvt_client_nonsense(c, "its answer to HELLO");
     } else {
         pthread_mutex_lock(&c->lock);
         if (!rep.resumed || c->session.epoch == 0 || boot_id != c->session.boot_id)
             begin_epoch(c, &rep, boot_id);
         c->session.max_bytes = rep.max_bytes;
+        c->session.n_gpus = rep.n_gpus;
         c->session.connection++;
         c->session.up = 1;
         pthread_mutex_unlock(&c->lock);
@@ -123,12 +125,51 @@ static kvt_status map_arena(kvt_client *c) {
     return KVT_OK;
 }
 
+/*
+ * Where this process's GPU is, if the daemon has to know: of the one that was named, or of the one
+ * that is current. That is a thing of a thread, so it is asked for once, in the first that comes
+ * here, which is the one that called kvt_open. A process without CUDA does not say.
+ */
+static kvt_status find_gpu(kvt_client *c) {
+    char why[256] = "", place[KVT_WIRE_MAX_GPU + 1];
+    const void *table = NULL;
+    if (c->gpu_place[0] || session_now(c).n_gpus == 0 || (!c->gpu && session_now(c).n_gpus == 1))
+        return KVT_OK;
+    int is_number = c->gpu && strspn(c->gpu, "0123456789") == strlen(c->gpu);
+    if (c->gpu && !is_number) {
+        snprintf(c->gpu_place, sizeof c->gpu_place, "%s", c->gpu);
+        return KVT_OK;
+    }
+    kvt_status status = kvt_module_table("kvt_cuda_map_calls", why, sizeof why, &table);
+    if (status == KVT_OK)
+        status = ((const kvt_cuda_map_table *)table)->place(c->gpu, why, sizeof why, place);
+    if (status == KVT_OK)
+        memcpy(c->gpu_place, place, sizeof place);
+    else if (c->gpu)
+        return kvt_error(status, "options.gpu is \"%s\": %s", c->gpu, why);
+    return KVT_OK;
+}
+
 static void put_realm(kvt_writer *w, const kvt_session *s, const void *context) {
     const kvt_client *c = context;
-    (void)s;
     kvt_realm_req req = {
         .rank = c->geometry.rank, .canonical = c->canonical, .n_bytes = (uint32_t)c->n_canonical};
+    if (s->n_gpus > 0 && c->gpu_place[0]) {
+        req.gpu_named = c->gpu != NULL;
+        req.gpu = (kvt_wire_str){c->gpu_place, (uint16_t)strlen(c->gpu_place)};
+    }
     kvt_wire_put_realm_req(w, &req);
+}
+
+/* With the lock held. A new session of a daemon with several arenas may have another one. */
+static void take_arena_path(kvt_client *c, const kvt_wire_str *path) {
+    char before[sizeof c->arena_path];
+    memcpy(before, c->arena_path, sizeof before);
+    copy_path(c->arena_path, path);
+    if (c->arena && c->session.n_gpus > 1 && strcmp(before, c->arena_path) != 0) {
+        c->arena->refs--;
+        c->arena = NULL;
+    }
 }
 
 static uint64_t geometry_hash(const kvt_client *c) {
@@ -139,15 +180,20 @@ static uint64_t geometry_hash(const kvt_client *c) {
 }
 
 static kvt_status register_realm(kvt_client *c, uint64_t deadline_ms) {
-    kvt_request request = {
-        .op = KVT_OP_REALM, .body_bytes = 8 + c->n_canonical, .put = put_realm, .context = c};
+    kvt_request request = {.op = KVT_OP_REALM,
+                           .body_bytes = 8 + 3 + KVT_WIRE_MAX_GPU + c->n_canonical,
+                           .put = put_realm,
+                           .context = c};
     kvt_session s = session_now(c);
     kvt_reply reply;
     kvt_realm_rep rep;
-    kvt_status status = kvt_client_exchange(c, &s, &request, deadline_ms, &reply);
+    kvt_status status = find_gpu(c);
+    if (status == KVT_OK)
+        status = kvt_client_exchange(c, &s, &request, deadline_ms, &reply);
     if (status != KVT_OK)
         return status;
-    if (kvt_wire_get_realm_rep(reply.body, reply.n_body, &rep) != KVT_OK || rep.realm == 0) {
+    if (kvt_wire_get_realm_rep(reply.body, reply.n_body, &rep) != KVT_OK || rep.realm == 0 ||
+        rep.arena_path.n_bytes == 0) {
         status = kvt_client_nonsense(c, "its answer to REALM");
     } else if (rep.geometry_hash != geometry_hash(c)) {
         status =
@@ -158,6 +204,7 @@ static kvt_status register_realm(kvt_client *c, uint64_t deadline_ms) {
     } else {
         pthread_mutex_lock(&c->lock);
         c->session.realm = rep.realm;
+        take_arena_path(c, &rep.arena_path);
         pthread_mutex_unlock(&c->lock);
     }
     kvt_reply_free(&reply);
@@ -202,10 +249,10 @@ static kvt_status stage(kvt_client *c, uint64_t deadline_ms) {
  * but the connection may break and be made anew at any time. */
 static kvt_status try_up(kvt_client *c, int needs, uint64_t deadline_ms) {
     kvt_status status = session_now(c).up ? KVT_OK : say_hello(c, deadline_ms);
-    if (status == KVT_OK && !c->reports_only && !c->arena)
-        status = map_arena(c);
     if (status == KVT_OK && !c->reports_only && session_now(c).realm == 0)
         status = register_realm(c, deadline_ms);
+    if (status == KVT_OK && !c->reports_only && !c->arena)
+        status = map_arena(c);
     if (status == KVT_OK && (needs & KVT_UP_STAGED) && !session_now(c).staged)
         status = stage(c, deadline_ms);
     return status;

@@ -79,6 +79,25 @@ static const char *span(uint64_t s, char *to, size_t room) {
     return to;
 }
 
+/* One bar, or one for each GPU. */
+static void print_arenas(const cJSON *root, const cJSON *counts) {
+    const cJSON *arenas = cJSON_GetObjectItemCaseSensitive(root, "arenas"), *arena;
+    if (cJSON_GetArraySize(arenas) < 2) {
+        uint64_t room = number_of(counts, "arena_bytes");
+        print_bar("arena", number_of(counts, "arena_used_bytes"), room);
+        printf("%s\n", tool_size(room));
+        return;
+    }
+    cJSON_ArrayForEach(arena, arenas) {
+        const char *state = text_of(arena, "state");
+        char name[32];
+        snprintf(name, sizeof name, "arena %llu", (unsigned long long)number_of(arena, "arena"));
+        print_bar(name, number_of(arena, "used_bytes"), number_of(arena, "bytes"));
+        printf("%s in %s%s%s\n", tool_size(number_of(arena, "bytes")), text_of(arena, "where"),
+               strcmp(state, "works") ? ": FAILED, " : "", strcmp(state, "works") ? state : "");
+    }
+}
+
 static void print_head(const cJSON *root) {
     char up[48];
     const cJSON *c = cJSON_GetObjectItemCaseSensitive(root, "counts");
@@ -92,9 +111,7 @@ static void print_head(const cJSON *root) {
     printf("%s: %s pinned, %s evictable, %s filling\n", tool_number(max),
            tool_number(number_of(c, "pages_pinned")), tool_number(number_of(c, "pages_evictable")),
            tool_number(number_of(c, "pages_filling")));
-    uint64_t room = number_of(c, "arena_bytes"), used = number_of(c, "arena_used_bytes");
-    print_bar("arena", used, room);
-    printf("%s\n", tool_size(room));
+    print_arenas(root, c);
     const char *const tiers[] = {"host", "disk"};
     for (size_t i = 0; i < sizeof tiers / sizeof *tiers; i++) {
         char of_room[32], of_used[32], of_pages[32];

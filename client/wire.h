@@ -18,6 +18,7 @@ enum {
     KVT_WIRE_MAX_BYTES = 8 << 20, /* of one message; nng closes a pipe that sends more */
     KVT_WIRE_TOKEN_BYTES = 16,    /* session token */
     KVT_WIRE_MAX_PATH = 255,      /* bytes of a path or name in a message */
+    KVT_WIRE_MAX_GPU = 31,        /* of a place on the bus */
     KVT_WIRE_MAX_REALM_BYTES = 2048,
     KVT_WIRE_MAX_RELEASE = 1024,                /* leases of one RELEASE */
     KVT_WIRE_MAX_SPANS = 4096,                  /* of one ACQUIRE */
@@ -103,8 +104,7 @@ typedef struct kvt_hello_rep {
     uint32_t max_claimed_pages; /* of the session */
     uint32_t page_tokens;       /* the largest that the daemon was configured for */
     uint32_t grace_ms;
-    uint64_t arena_bytes;    /* whole file */
-    kvt_wire_str arena_path; /* to be opened read-only */
+    uint32_t n_gpus; /* that have an arena each; 0: the one that there is, is in host memory */
     kvt_wire_str staging_dir;
     kvt_wire_str tenant;
 } kvt_hello_rep;
@@ -119,7 +119,9 @@ typedef struct kvt_stage_req {
 
 /* The realm as canonical bytes: kvt_wire_realm_encode. */
 typedef struct kvt_realm_req {
-    uint32_t rank; /* of this worker, below the geometry's n_ranks */
+    uint32_t rank;     /* of this worker, below the geometry's n_ranks */
+    uint8_t gpu_named; /* 1: it must be that GPU; 0: it may be another if that has no arena */
+    kvt_wire_str gpu;  /* that the worker is on: "0000:01:00.0"; "": it does not say */
     const uint8_t *canonical;
     uint32_t n_bytes;
 } kvt_realm_req;
@@ -127,7 +129,8 @@ typedef struct kvt_realm_req {
 typedef struct kvt_realm_rep {
     uint32_t realm; /* 1 .. ; number within the boot, the same for every session of the tenant */
     uint64_t geometry_hash;
-    uint64_t page_bytes; /* encoded, full page */
+    uint64_t page_bytes;     /* encoded, full page */
+    kvt_wire_str arena_path; /* of the rank's pages; to be opened read-only. A session has one */
 } kvt_realm_rep;
 
 enum {

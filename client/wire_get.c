@@ -30,8 +30,7 @@ kvt_status kvt_wire_get_hello_rep(const uint8_t *body, size_t n_bytes, kvt_hello
     rep.max_claimed_pages = kvt_wire_take_u32(&r);
     rep.page_tokens = kvt_wire_take_u32(&r);
     rep.grace_ms = kvt_wire_take_u32(&r);
-    rep.arena_bytes = kvt_wire_take_u64(&r);
-    rep.arena_path = kvt_wire_take_str(&r, KVT_WIRE_MAX_PATH);
+    rep.n_gpus = kvt_wire_take_u32(&r);
     rep.staging_dir = kvt_wire_take_str(&r, KVT_WIRE_MAX_PATH);
     rep.tenant = kvt_wire_take_str(&r, KVT_WIRE_MAX_PATH);
     kvt_status status = kvt_wire_end(&r);
@@ -58,10 +57,13 @@ kvt_status kvt_wire_get_realm_req(const uint8_t *body, size_t n_bytes, kvt_realm
     wire_reader r = {.at = body, .n_left = n_bytes};
     kvt_realm_req req;
     req.rank = kvt_wire_take_u32(&r);
+    req.gpu_named = kvt_wire_take_u8(&r);
+    req.gpu = kvt_wire_take_str(&r, KVT_WIRE_MAX_GPU);
     req.n_bytes = kvt_wire_take_u32(&r);
     req.canonical = kvt_wire_take_array(&r, req.n_bytes, 1);
     kvt_status status = kvt_wire_end(&r);
-    if (status != KVT_OK || req.rank >= KVT_MAX_RANKS)
+    if (status != KVT_OK || req.rank >= KVT_MAX_RANKS || req.gpu_named > 1 ||
+        (req.gpu_named && req.gpu.n_bytes == 0))
         return KVT_EPROTO;
     if (req.n_bytes > KVT_WIRE_MAX_REALM_BYTES)
         return KVT_ELIMIT;
@@ -75,6 +77,7 @@ kvt_status kvt_wire_get_realm_rep(const uint8_t *body, size_t n_bytes, kvt_realm
     rep.realm = kvt_wire_take_u32(&r);
     rep.geometry_hash = kvt_wire_take_u64(&r);
     rep.page_bytes = kvt_wire_take_u64(&r);
+    rep.arena_path = kvt_wire_take_str(&r, KVT_WIRE_MAX_PATH);
     kvt_status status = kvt_wire_end(&r);
     if (status == KVT_OK)
         *ret = rep;

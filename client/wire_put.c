@@ -18,8 +18,7 @@ void kvt_wire_put_hello_rep(kvt_writer *w, const kvt_hello_rep *rep) {
     kvt_wire_put_u32(w, rep->max_claimed_pages);
     kvt_wire_put_u32(w, rep->page_tokens);
     kvt_wire_put_u32(w, rep->grace_ms);
-    kvt_wire_put_u64(w, rep->arena_bytes);
-    kvt_wire_put_text(w, &rep->arena_path);
+    kvt_wire_put_u32(w, rep->n_gpus);
     kvt_wire_put_text(w, &rep->staging_dir);
     kvt_wire_put_text(w, &rep->tenant);
 }
@@ -31,6 +30,8 @@ void kvt_wire_put_stage_req(kvt_writer *w, const kvt_stage_req *req) {
 
 void kvt_wire_put_realm_req(kvt_writer *w, const kvt_realm_req *req) {
     kvt_wire_put_u32(w, req->rank);
+    kvt_wire_put_u8(w, req->gpu_named);
+    kvt_wire_put_text(w, &req->gpu);
     kvt_wire_put_u32(w, req->n_bytes);
     kvt_wire_put_bytes(w, req->canonical, req->n_bytes);
 }
@@ -39,6 +40,7 @@ void kvt_wire_put_realm_rep(kvt_writer *w, const kvt_realm_rep *rep) {
     kvt_wire_put_u32(w, rep->realm);
     kvt_wire_put_u64(w, rep->geometry_hash);
     kvt_wire_put_u64(w, rep->page_bytes);
+    kvt_wire_put_text(w, &rep->arena_path);
 }
 
 void kvt_wire_put_acquire_req(kvt_writer *w, const kvt_acquire_req *req) {

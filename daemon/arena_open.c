@@ -210,7 +210,8 @@ static kvt_status open_auto(const arena_wish *wish, uint32_t gid, const memory_r
 
 /* An allocation on a GPU is never touched by the host: only the head is in the file. */
 static kvt_status open_on_gpu(const kvt_cuda_arena_table *cuda, const arena_wish *wish,
-                              uint32_t gid, arena_have *have, char *why, size_t why_bytes) {
+                              uint32_t gid, uint32_t gpu, arena_have *have, char *why,
+                              size_t why_bytes) {
     const param_values *values = wish->values;
     kvt_wire_memory memory;
     kvt_status status = plan(wish, have->header.data_bytes, have);
@@ -221,7 +222,7 @@ static kvt_status open_on_gpu(const kvt_cuda_arena_table *cuda, const arena_wish
                                        .gid = gid,
                                        .head_bytes = have->header.data_offset,
                                        .data_bytes = have->header.data_bytes,
-                                       .gpu = (uint32_t)values->gpu,
+                                       .gpu = gpu,
                                        .n_movers = (uint32_t)values->job_threads};
     status = cuda->open(&options, why, why_bytes, &have->device);
     if (status != KVT_OK)
@@ -238,34 +239,78 @@ static kvt_status open_on_gpu(const kvt_cuda_arena_table *cuda, const arena_wish
     return KVT_OK;
 }
 
-static kvt_status open_cuda(const arena_wish *wish, uint32_t gid, arena_have *have, char *why,
-                            size_t why_bytes) {
-    const param_values *values = wish->values;
-    const void *table;
-    kvt_cuda_room room;
-    kvt_status status = kvt_module_table("kvt_cuda_arena", why, why_bytes, &table);
-    if (status != KVT_OK)
-        return status;
-    const kvt_cuda_arena_table *cuda = table;
-    status = cuda->room((uint32_t)values->gpu, why, why_bytes, &room);
-    if (status != KVT_OK)
-        return status;
-    uint64_t bytes = values->arena > 0 ? values->arena : room.free_bytes / 4;
-    have->header.data_bytes = bytes - bytes % FRAMES_GRANULE_BYTES;
-    if (bytes < MIN_ARENA_BYTES) {
-        snprintf(why, why_bytes, "CUDA device %u has %" PRIu64 " bytes free, too few for an arena",
-                 (unsigned)values->gpu, room.free_bytes);
-        return KVT_EFULL;
+/* Their numbers, rising. */
+static uint32_t list_gpus(uint64_t gpus, uint32_t n_there, uint32_t *ret_gpus) {
+    uint32_t n = 0;
+    for (uint32_t gpu = 0; gpu < 64 && n < KVT_MAX_DEVICES; gpu++)
+        if (gpus >> gpu & 1 && (gpus != PARAM_ALL_GPUS || gpu < n_there))
+            ret_gpus[n++] = gpu;
+    return n;
+}
+
+/* What each of the GPUs has, and the size of an arena that fits on all. */
+static kvt_status look_at_gpus(const kvt_cuda_arena_table *cuda, const param_values *values,
+                               const uint32_t *gpus, uint32_t n, kvt_cuda_room *rooms, char *why,
+                               size_t why_bytes, uint64_t *ret_bytes) {
+    uint64_t bytes = values->arena > 0 ? values->arena : UINT64_MAX;
+    for (uint32_t i = 0; i < n; i++) {
+        kvt_status status = cuda->room(gpus[i], why, why_bytes, &rooms[i]);
+        if (status != KVT_OK)
+            return status;
+        if (values->arena == 0)
+            bytes = least(bytes, rooms[i].free_bytes / 4);
+        if (bytes < MIN_ARENA_BYTES) {
+            snprintf(why, why_bytes,
+                     "CUDA device %u has %" PRIu64 " bytes free, too few for an arena", gpus[i],
+                     rooms[i].free_bytes);
+            return KVT_EFULL;
+        }
     }
-    status = open_on_gpu(cuda, wish, gid, have, why, why_bytes);
-    snprintf(have->where, sizeof have->where, "the memory of GPU %u (%s)", (unsigned)values->gpu,
-             room.bus_id);
+    *ret_bytes = bytes - bytes % FRAMES_GRANULE_BYTES;
+    return KVT_OK;
+}
+
+/* haves[0] has the path of the first; each further one's file has its number behind the name. */
+static kvt_status open_cuda(const arena_wish *wish, uint32_t gid, arena_have *haves, char *why,
+                            size_t why_bytes, uint32_t *ret_n) {
+    const void *table;
+    kvt_cuda_room rooms[KVT_MAX_DEVICES];
+    uint32_t gpus[KVT_MAX_DEVICES], n = 0;
+    uint64_t bytes = 0, wanted = wish->values->gpus;
+    int name_bytes = (int)strlen(haves[0].path) - (int)strlen(".arena");
+    kvt_status status = kvt_module_table("kvt_cuda_arena", why, why_bytes, &table);
+    const kvt_cuda_arena_table *cuda = table;
+    if (status == KVT_OK && wanted == PARAM_ALL_GPUS)
+        status = cuda->room(0, why, why_bytes, &rooms[0]);
+    if (status == KVT_OK)
+        n = list_gpus(wanted, wanted == PARAM_ALL_GPUS ? rooms[0].n_gpus : 64, gpus);
+    if (status == KVT_OK)
+        status = look_at_gpus(cuda, wish->values, gpus, n, rooms, why, why_bytes, &bytes);
+    for (uint32_t i = 0; i < n && status == KVT_OK; i++) {
+        arena_have *have = &haves[i];
+        if (i > 0) {
+            *have = (arena_have){.lock = -1};
+            snprintf(have->path, sizeof have->path, "%.*s-%u.arena", name_bytes, haves[0].path, i);
+        }
+        have->header.data_bytes = bytes;
+        status = open_on_gpu(cuda, wish, gid, gpus[i], have, why, why_bytes);
+        if (status != KVT_OK) {
+            arena_close(haves, i);
+            break;
+        }
+        snprintf(have->gpu, sizeof have->gpu, "%.31s", rooms[i].bus_id);
+        snprintf(have->where, sizeof have->where, "the memory of GPU %u (%.31s)", gpus[i],
+                 rooms[i].bus_id);
+    }
+    if (status == KVT_OK)
+        *ret_n = n;
     return status;
 }
 
 static kvt_status open_host(const arena_wish *wish, uint32_t gid, arena_have *have, char *why,
-                            size_t why_bytes) {
+                            size_t why_bytes, uint32_t *ret_n) {
     memory_room room;
+    *ret_n = 1;
     memory_room_get(wish->values->arena_dir, &room);
     snprintf(have->where, sizeof have->where, "host memory");
     return wish->values->arena > 0 ? open_explicit(wish, gid, &room, have, why, why_bytes)
@@ -273,28 +318,42 @@ static kvt_status open_host(const arena_wish *wish, uint32_t gid, arena_have *ha
 }
 
 /* "auto" says what it took, and why. */
-static kvt_status open_somewhere(const arena_wish *wish, uint32_t gid, arena_have *have, char *why,
-                                 size_t why_bytes) {
+static kvt_status open_somewhere(const arena_wish *wish, uint32_t gid, arena_have *haves, char *why,
+                                 size_t why_bytes, uint32_t *ret_n) {
     uint64_t wanted = wish->values->device;
+    arena_have on_host = haves[0];
     if (wanted == PARAM_DEVICE_HOST)
-        return open_host(wish, gid, have, why, why_bytes);
-    kvt_status status = open_cuda(wish, gid, have, why, why_bytes);
+        return open_host(wish, gid, haves, why, why_bytes, ret_n);
+    kvt_status status = open_cuda(wish, gid, haves, why, why_bytes, ret_n);
     if (wanted == PARAM_DEVICE_CUDA)
         return status;
     if (status == KVT_OK) {
-        log_write(LOG_INFO, "\"device\" is \"auto\": there is a GPU that works, the arena is in %s",
-                  have->where);
+        for (uint32_t i = 0; i < *ret_n; i++)
+            log_write(LOG_INFO,
+                      "\"device\" is \"auto\": there is a GPU that works, the arena is in %s",
+                      haves[i].where);
         return KVT_OK;
     }
     log_write(LOG_INFO, "\"device\" is \"auto\": the arena is in host memory, because %s", why);
-    return open_host(wish, gid, have, why, why_bytes);
+    haves[0] = on_host;
+    return open_host(wish, gid, haves, why, why_bytes, ret_n);
 }
 
 /* --- all of it ---------------------------------------------------------------------------------
  */
 
-kvt_status arena_open(const arena_wish *wish, char *why, size_t why_bytes, arena_have *ret_arena) {
-    arena_have have = {.lock = -1};
+void arena_close(arena_have *arenas, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) {
+        arenas[i].device->ops->close(arenas[i].device);
+        if (arenas[i].lock >= 0)
+            close(arenas[i].lock);
+    }
+}
+
+kvt_status arena_open(const arena_wish *wish, char *why, size_t why_bytes, arena_have *ret_arenas,
+                      uint32_t *ret_n) {
+    arena_have haves[KVT_MAX_DEVICES];
+    uint32_t n = 0;
     uint32_t gid;
     char prefix[40];
     kvt_status status = arena_group_gid(wish->values->arena_group, &gid, why, why_bytes);
@@ -302,10 +361,13 @@ kvt_status arena_open(const arena_wish *wish, char *why, size_t why_bytes, arena
         return status;
     snprintf(prefix, sizeof prefix, "kvtrunk-%016" PRIx64 "-", hash_of(wish->instance));
     remove_leftovers(wish->values->arena_dir, prefix);
-    snprintf(have.path, sizeof have.path, "%.160s/%s%016" PRIx64 ".arena", wish->values->arena_dir,
-             prefix, wish->boot_id);
-    status = open_somewhere(wish, gid, &have, why, why_bytes);
-    if (status == KVT_OK)
-        *ret_arena = have;
-    return status;
+    haves[0] = (arena_have){.lock = -1};
+    snprintf(haves[0].path, sizeof haves[0].path, "%.160s/%s%016" PRIx64 ".arena",
+             wish->values->arena_dir, prefix, wish->boot_id);
+    status = open_somewhere(wish, gid, haves, why, why_bytes, &n);
+    if (status != KVT_OK)
+        return status;
+    memcpy(ret_arenas, haves, n * sizeof haves[0]);
+    *ret_n = n;
+    return KVT_OK;
 }

@@ -99,6 +99,7 @@ static kvt_status wrong_type(const reader *r, const param *p, const json_value *
         [PARAM_GIDS] = "a list",
         [PARAM_TENANTS] = "a list of objects",
         [PARAM_ENUM] = "a string",
+        [PARAM_GPUS] = "a number or a string",
     };
     char what[400], range[160];
     snprintf(what, sizeof what, "it needs %s: %s", needed[p->type],
@@ -110,6 +111,7 @@ static kvt_status wrong_type(const reader *r, const param *p, const json_value *
 static int type_fits(const param *p, const cJSON *item) {
     switch (p->type) {
     case PARAM_SIZE:
+    case PARAM_GPUS:
         return cJSON_IsString(item) || cJSON_IsNumber(item);
     case PARAM_COUNT:
     case PARAM_MS:

@@ -1,7 +1,7 @@
 /*
  * core.c - opening, closing, and the way of a message through the core. What each message does
  * stands in core_session.c, core_realm.c, core_acquire.c, core_lease.c, core_seal.c, core_wait.c,
- * core_pin.c, core_flush.c, core_view.c;
+ * core_pin.c, core_flush.c, core_view.c; where pages stand in core_arena.c;
  * who has to go for whom in core_evict.c.
  */
 #include "daemon/core_state.h"
@@ -34,7 +34,9 @@ static kvt_status config_check(const core_config *g, char *why, size_t why_bytes
         {"gids", g->n_gids, 0, 64},
         {"uids and gids", (uint64_t)g->n_uids + g->n_gids, 1, 128},
         {"arena_bytes", g->arena_bytes, FRAMES_GRANULE_BYTES, UINT64_C(1) << 50},
+        {"n_arenas", g->n_arenas, 1, CORE_MAX_ARENAS},
         {"max_frames", g->max_frames, 1, UINT32_C(1) << 30},
+        {"frames of all arenas", (uint64_t)g->max_frames * g->n_arenas, 1, UINT32_MAX},
         {"max_pages", g->max_pages, 1, UINT32_C(1) << 30},
         {"page_tokens", g->page_tokens, 16, 128},
         {"max_slots", g->max_slots, 1, 64},
@@ -81,13 +83,11 @@ static kvt_status open_stores(core *c) {
                            .n_slots = g->max_slots};
     uint32_t n_pages = g->max_pages + page_slack(g);
     size_t tree_bytes = radix_bytes(&limits), pages_bytes = page_table_bytes(n_pages),
-           place_bytes = frames_bytes(g->arena_bytes, g->max_frames),
            policy_n_bytes = policy_bytes(g->policy, g->max_pages);
     c->tree_memory = block(tree_bytes);
     c->pages_memory = block(pages_bytes);
-    c->frames_memory = block(place_bytes);
     c->policy_memory = block(policy_n_bytes);
-    if (!c->tree_memory || !c->pages_memory || !c->frames_memory || !c->policy_memory)
+    if (!c->tree_memory || !c->pages_memory || !c->policy_memory)
         return KVT_ENOMEM;
     kvt_status status = radix_init(c->tree_memory, tree_bytes, &limits, &c->tree);
     if (status == KVT_OK)
@@ -95,8 +95,7 @@ static kvt_status open_stores(core *c) {
     if (status == KVT_OK)
         status = page_table_init(c->pages_memory, pages_bytes, n_pages, &c->pages);
     if (status == KVT_OK)
-        status = frames_init(c->frames_memory, place_bytes, g->arena_bytes, g->max_frames,
-                             g->generations, &c->frames);
+        status = arenas_open(c);
     return status;
 }
 
@@ -172,7 +171,6 @@ kvt_status core_open(const core_config *config, const core_env *env, char *why, 
     c->config.uids = c->uids;
     c->config.gids = c->gids;
     snprintf(c->tenant, sizeof c->tenant, "%s", config->tenant);
-    snprintf(c->arena_path, sizeof c->arena_path, "%s", config->arena_path);
     snprintf(c->events_path, sizeof c->events_path, "%s",
              config->events_path ? config->events_path : "");
     snprintf(c->staging_dir, sizeof c->staging_dir, "%s", config->staging_dir);
@@ -206,7 +204,7 @@ void core_close(core *c) {
     cooling_close(c->cooling);
     block_free(c->tree_memory);
     block_free(c->pages_memory);
-    block_free(c->frames_memory);
+    arenas_close(c);
     block_free(c->policy_memory);
     free(c->pipes);
     free(c->realms);
@@ -467,8 +465,8 @@ int core_is_idle(const core *c) {
            (!c->draining || spill_is_over(c));
 }
 
-void core_move_arena(core *c, const char *path) {
-    snprintf(c->arena_path, sizeof c->arena_path, "%s", path);
+void core_move_arena(core *c, uint32_t arena, const char *path) {
+    snprintf(c->arenas[arena].path, sizeof c->arenas[arena].path, "%s", path);
 }
 
 uint64_t core_boot_id(const core *c) {

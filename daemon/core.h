@@ -18,6 +18,7 @@
 #include "client/kvtrunk.h"
 #include "client/wire.h"
 #include "daemon/policy.h"
+#include "kernels/device.h"
 #include "kernels/page.h"
 #include "radix/radix.h"
 #include "store/tier_key.h"
@@ -182,7 +183,14 @@ typedef struct core_env {
                      size_t room);
 } core_env;
 
-enum { CORE_TIER_JOBS = 16, CORE_COOL_JOBS = 1 };
+enum { CORE_TIER_JOBS = 16, CORE_COOL_JOBS = 1, CORE_MAX_ARENAS = KVT_MAX_DEVICES };
+
+/* One of the arenas, all of which are equally large. */
+typedef struct core_arena {
+    const char *path;
+    const char *gpu;       /* its place on the bus; "": host memory */
+    uint64_t *generations; /* [max_frames], in the arena's head */
+} core_arena;
 
 typedef struct core_config {
     uint64_t boot_id;     /* not 0, another at each start */
@@ -191,12 +199,12 @@ typedef struct core_config {
     uint32_t n_uids;      /* 0 .. 64 */
     const uint32_t *gids; /* and those whose process has one of these */
     uint32_t n_gids;      /* 0 .. 64; with n_uids at least 1 */
-    const char *arena_path;
     const char *staging_dir;
-    uint64_t arena_file_bytes; /* whole file */
-    uint64_t arena_bytes;      /* data: multiple of FRAMES_GRANULE_BYTES */
-    uint64_t *generations;     /* [max_frames], in the arena's head */
-    uint32_t max_frames;
+    const core_arena *arenas; /* [n_arenas]; offsets of a job count on from one to the next by
+                                 KVT_DEVICE_STRIDE */
+    uint32_t n_arenas;        /* 1 .. CORE_MAX_ARENAS */
+    uint64_t arena_bytes;     /* data of each: multiple of FRAMES_GRANULE_BYTES */
+    uint32_t max_frames;      /* of each */
     uint32_t max_pages;
     uint32_t page_tokens; /* largest of any realm */
     uint32_t max_slots;   /* pages of a node: ranks x layer groups of any realm */
@@ -354,7 +362,7 @@ typedef struct core_counts {
     uint64_t pages_filling;
     uint64_t pages_evictable;
     uint64_t pages_pinned;
-    uint64_t arena_bytes;
+    uint64_t arena_bytes; /* of all arenas, as what follows */
     uint64_t arena_used_bytes;
     uint64_t arena_waste_bytes;
     uint64_t frames_used;
@@ -369,6 +377,13 @@ typedef struct core_counts {
     uint64_t disk_bytes, disk_used_bytes;
 } core_counts;
 void core_count(const core *c, core_counts *ret_counts);
+
+/* Of one arena, as of now. */
+typedef struct core_arena_counts {
+    uint64_t arena_bytes, used_bytes, waste_bytes, frames_used;
+    uint64_t ranks; /* of realms, whose pages are there */
+} core_arena_counts;
+void core_count_arena(const core *c, uint32_t arena, core_arena_counts *ret_counts);
 
 /* For reports: calls visit for each realm, and for each run of pages below it (radix_walk), until
  * it returns nonzero. A realm comes with run == NULL first. */
@@ -390,6 +405,7 @@ typedef struct core_session_info {
     const char *name;
     core_peer peer;
     int orphaned;
+    uint32_t arena; /* that its worker reads, + 1; 0: none yet */
     uint32_t leases;
     uint32_t claimed_pages;
     uint64_t staging_bytes;
@@ -445,8 +461,8 @@ uint32_t core_would_hold(const core *c, uint32_t realm, const uint32_t *tokens, 
 
 uint64_t core_boot_id(const core *c);
 
-/* The arena's file is to be found there from now on; told to those who say HELLO. */
-void core_move_arena(core *c, const char *path);
+/* The arena's file is to be found there from now on; told to those who come. */
+void core_move_arena(core *c, uint32_t arena, const char *path);
 
 /*
  * Walks everything and checks that it agrees: the audits of tree, page table and frames; each

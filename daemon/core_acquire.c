@@ -38,6 +38,13 @@ static int start_at_root(core *c, request *rq, const kvt_acquire_req *req, start
         refuse(c, rq, KVT_EINVAL, "rank %u of a realm of %u ranks", req->rank, r->n_ranks);
         return 0;
     }
+    if (!rank_is_near(c, rq->session, r, req->rank)) {
+        refuse(c, rq, KVT_ENOENT,
+               "the pages of rank %u are not in the arena that this session reads (any more); "
+               "register the realm",
+               req->rank);
+        return 0;
+    }
     take_tokens(c, req);
     *ret = (start){.realm = (uint32_t)(r - c->realms), .from = r->root, .n_tokens = req->n_tokens};
     return 1;

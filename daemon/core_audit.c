@@ -86,7 +86,7 @@ static void audit_page(void *context, page_handle page, const page_entry *entry)
         fail(a, "page %llx is %s", (unsigned long long)page, fault);
     if (entry->frame != PAGE_NO_FRAME) {
         a->n_frames++;
-        if (!frames_in_use(c->frames, entry->frame))
+        if (!frame_in_use(c, entry->frame))
             fail(a, "page %llx: its frame %u is not in use", (unsigned long long)page,
                  entry->frame);
     }
@@ -106,6 +106,9 @@ static void audit_page(void *context, page_handle page, const page_entry *entry)
         fail(a, "page %llx and node %u disagree", (unsigned long long)page, entry->node);
         return;
     }
+    fault = arena_fault(c, realm_of(c, entry->node), slot, entry);
+    if (fault)
+        fail(a, "page %llx %s", (unsigned long long)page, fault);
     if (is_flushed(c, entry->node) && !radix_is_busy(c->tree, entry->node))
         fail(a, "node %u was flushed, nobody holds it, and it is there", entry->node);
     if (sealed && entry->frame == PAGE_NO_FRAME && !c->tiers)
@@ -364,10 +367,8 @@ static void audit_pages(audit *a) {
     if (a->n_held != c->n_held)
         fail(a, "%u nodes are held, counted %u", a->n_held, c->n_held);
     n_job_frames += tiers_frames_of(c, CORE_JOB_UP, CORE_JOB_UP) + cooling_refs_of(c, NULL, 0);
-    frames_counts places;
-    frames_count(c->frames, &places);
-    if (places.used != a->n_frames + n_job_frames)
-        fail(a, "%u frames in use, %u of pages and %u of jobs", places.used, a->n_frames,
+    if (arenas_used(c) != a->n_frames + n_job_frames)
+        fail(a, "%u frames in use, %u of pages and %u of jobs", arenas_used(c), a->n_frames,
              n_job_frames);
     core_counts n;
     core_count(c, &n);
@@ -401,7 +402,7 @@ kvt_status core_audit(const core *c, char *why, size_t why_bytes) {
     if (status == KVT_OK)
         status = page_table_audit(c->pages, why, why_bytes);
     if (status == KVT_OK)
-        status = frames_audit(c->frames, why, why_bytes);
+        status = arenas_audit(c, why, why_bytes);
     if (status == KVT_OK && c->tiers)
         status = tiers_audit(c, why, why_bytes);
     if (status != KVT_OK)

@@ -168,7 +168,7 @@ static uint64_t key_later(const core *c) {
 
 static uint32_t bytes_of(const core *c, page_handle page) {
     const page_entry *entry = page_get(c->pages, page);
-    return entry->frame != PAGE_NO_FRAME ? (uint32_t)frames_asked(c->frames, entry->frame)
+    return entry->frame != PAGE_NO_FRAME ? (uint32_t)frame_asked(c, entry->frame)
                                          : tier_of(c, page)->bytes;
 }
 
@@ -253,12 +253,15 @@ static int has_few(const core *c, const frames *f, const cool_page *p) {
 }
 
 typedef struct shortage {
-    int arena, below;
+    int arena; /* some arena */
+    int below;
 } shortage;
 
 static shortage look_for_shortage(const core *c) {
     const tiers *t = c->tiers;
-    shortage s = {.arena = is_short(c, c->frames)};
+    shortage s = {0};
+    for (uint32_t i = 0; i < c->config.n_arenas; i++)
+        s.arena |= is_short(c, c->arenas[i].frames);
     if (t && c->config.disk_bytes)
         s.below = t->disk_full || t->disk_used > c->config.disk_bytes / 100 * full_pct(c);
     else if (t)
@@ -268,19 +271,25 @@ static shortage look_for_shortage(const core *c) {
 
 typedef enum source { SOURCE_NONE, SOURCE_ARENA, SOURCE_HOST, SOURCE_DISK } source;
 
+/* Where the page's bytes are, or would go. */
+static frames *arena_of(const core *c, page_handle page) {
+    return c->arenas[frame_arena(c, page_get(c->pages, page)->frame)].frames;
+}
+
 static source source_of(const core *c, page_handle page, const shortage *s) {
     const page_entry *entry = page_get(c->pages, page);
     if (radix_is_busy(c->tree, entry->node) || page_is_viewed(c, page))
         return SOURCE_NONE;
     if (!c->tiers)
-        return s->arena ? SOURCE_ARENA : SOURCE_NONE;
+        return s->arena && is_short(c, arena_of(c, page)) ? SOURCE_ARENA : SOURCE_NONE;
     const tier_page *at = tier_of(c, page);
     if (at->flags & TIER_BUSY)
         return SOURCE_NONE;
     if (at->host_frame != PAGE_NO_FRAME)
         return s->below ? SOURCE_HOST : SOURCE_NONE;
     if (entry->frame != PAGE_NO_FRAME) /* if it goes down, it can be cooled there */
-        return s->arena && at->flags & TIER_NO_DISK ? SOURCE_ARENA : SOURCE_NONE;
+        return s->arena && at->flags & TIER_NO_DISK && is_short(c, arena_of(c, page)) ? SOURCE_ARENA
+                                                                                      : SOURCE_NONE;
     return s->below && at->flags & TIER_ON_DISK ? SOURCE_DISK : SOURCE_NONE;
 }
 
@@ -299,10 +308,24 @@ static kvt_status place_alloc(core *c, source from, page_handle page, uint32_t b
     if (from == SOURCE_HOST)
         return room_host(c, bytes, page_key(c, page), ret_frame);
     /* A slab that others move out of serves many pages that cool. */
-    kvt_status status = frames_alloc(c->frames, bytes, ret_frame);
-    for (uint32_t i = 0; i < MAX_SLABS && status == KVT_EFULL && room_device_slab(c, bytes); i++)
-        status = frames_alloc(c->frames, bytes, ret_frame);
+    uint32_t arena = frame_arena(c, page_get(c->pages, page)->frame);
+    kvt_status status = frame_take(c, arena, bytes, ret_frame);
+    for (uint32_t i = 0; i < MAX_SLABS && status == KVT_EFULL && room_device_slab(c, arena, bytes);
+         i++)
+        status = frame_take(c, arena, bytes, ret_frame);
     return status;
+}
+
+/* By where the job's copy is. */
+static void place_free(core *c, int in_host, uint32_t frame) {
+    if (in_host)
+        frames_free(c->tiers->host, frame);
+    else
+        frame_free(c, frame);
+}
+
+static uint64_t place_offset(const core *c, int in_host, uint32_t frame) {
+    return in_host ? frames_offset(c->tiers->host, frame) : frame_offset(c, frame);
 }
 
 /* A frame for what the page becomes; not the one that it lies in. 0: there is none, or the page was
@@ -315,7 +338,7 @@ static int find_place(core *c, source from, page_handle page, uint32_t bytes, ui
     if (status == KVT_OK && is_there)
         return 1;
     if (status == KVT_OK)
-        frames_free(from == SOURCE_HOST ? c->tiers->host : c->frames, *ret_frame);
+        place_free(c, from == SOURCE_HOST, *ret_frame);
     if (is_there)
         set_cooling(c, page, 0);
     if (is_there)
@@ -330,12 +353,12 @@ static int take(core *c, source from, page_handle page) {
     const page_entry *entry = page_get(c->pages, page);
     realm *r = &c->realms[p->realm];
     uint32_t frame, to_bytes = rung_bytes(c, p, p->rung + 1u, entry->rows);
-    frames *place = from == SOURCE_HOST ? c->tiers->host : c->frames;
+    int in_host = from == SOURCE_HOST;
     if (!find_place(c, from, page, to_bytes, &frame))
         return 0;
-    uint32_t old = from == SOURCE_HOST ? tier_of(c, page)->host_frame : entry->frame;
-    k->copies[k->job.n_copies++] = (core_copy){.from_offset = frames_offset(place, old),
-                                               .to_offset = frames_offset(place, frame),
+    uint32_t old = in_host ? tier_of(c, page)->host_frame : entry->frame;
+    k->copies[k->job.n_copies++] = (core_copy){.from_offset = place_offset(c, in_host, old),
+                                               .to_offset = place_offset(c, in_host, frame),
                                                .bytes = bytes_of(c, page),
                                                .rows = entry->rows,
                                                .shape = r->rungs[p->slot % r->n_groups],
@@ -343,7 +366,7 @@ static int take(core *c, source from, page_handle page) {
                                                .rung = p->rung,
                                                .n_rungs = (uint8_t)r->n_rungs,
                                                .is_first = p->is_first,
-                                               .in_host = from == SOURCE_HOST,
+                                               .in_host = (uint8_t)in_host,
                                                .status = KVT_EINTERNAL,
                                                .frame = frame,
                                                .page = page,
@@ -386,7 +409,7 @@ static int next_page(core *c, const shortage *s, core_job **read) {
     page_handle page = page_at(c->pages, index);
     source from = source_of(c, page, s);
     if (from == SOURCE_ARENA || from == SOURCE_HOST) {
-        const frames *place = from == SOURCE_ARENA ? c->frames : c->tiers->host;
+        const frames *place = from == SOURCE_ARENA ? arena_of(c, page) : c->tiers->host;
         if (is_full(k))
             return 0;
         if ((c->config.disk_bytes && from == SOURCE_HOST) || has_few(c, place, &k->pages[index]))
@@ -442,10 +465,9 @@ static int may_replace(core *c, const core_copy *copy) {
 static void replace(core *c, const core_copy *copy) {
     const page_entry *entry = page_get(c->pages, copy->page);
     tier_page *at = c->tiers ? tier_of(c, copy->page) : NULL;
-    frames *place = copy->in_host ? c->tiers->host : c->frames;
     uint32_t old = copy->in_host ? at->host_frame : entry->frame;
-    KVT_ASSERT(frames_offset(place, old) == copy->from_offset);
-    frames_free(place, old);
+    KVT_ASSERT(place_offset(c, copy->in_host, old) == copy->from_offset);
+    place_free(c, copy->in_host, old);
     if (copy->in_host)
         at->host_frame = copy->frame;
     else
@@ -468,7 +490,7 @@ static void cool_done(core *c, core_copy *copy) {
     if (done)
         replace(c, copy);
     else
-        frames_free(copy->in_host ? c->tiers->host : c->frames, copy->frame);
+        place_free(c, copy->in_host, copy->frame);
     if (copy->status == KVT_EGEOMETRY) /* under another set than was thought */
         p->rung = copy->rung;
     if (c->tiers)

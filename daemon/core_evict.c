@@ -9,7 +9,7 @@ void page_drop(core *c, page_handle page) {
     uint32_t frame;
     int is_gone = page_unref(c->pages, page, &frame);
     if (frame != PAGE_NO_FRAME)
-        frames_free(c->frames, frame);
+        frame_free(c, frame);
     /* What has left the tree goes from the lower tiers, although views read on in the arena. */
     const page_entry *entry = is_gone ? NULL : page_get(c->pages, page);
     if (is_gone || (entry->node == RADIX_NONE && entry->refs == c->viewed[(uint32_t)page]))
@@ -35,7 +35,7 @@ static void evict(core *c, radix_node node) {
             continue;
         c->counts.pages_evicted++;
         if (entry->frame != PAGE_NO_FRAME && !page_is_viewed(c, node_page(c, node, slot)))
-            c->counts.bytes_evicted += frames_size(c->frames, entry->frame);
+            c->counts.bytes_evicted += frame_size(c, entry->frame);
     }
     node_discard(c, node);
 }
@@ -50,28 +50,40 @@ int evict_coldest(core *c) {
 
 /* For an arena frame. With lower tiers the coldest tail of all is seldom in the arena; what may be
  * lost then is a page that has no copy yet. */
-static void evict_subtree(core *c, radix_node top);
 
 /* The node of a dirty page whose frame would be free without it, or RADIX_NONE. */
-static radix_node dirty_node(const core *c, uint32_t i) {
-    page_handle page = page_at(c->pages, order_at(c->tiers->device_dirty, i));
+static radix_node dirty_node(const core *c, const order *dirty, uint32_t i) {
+    page_handle page = page_at(c->pages, order_at(dirty, i));
     radix_node node = page_get(c->pages, page)->node;
     return radix_is_busy(c->tree, node) || page_is_viewed(c, page) ? RADIX_NONE : node;
 }
 
-static int evict_tail(core *c) {
+/* Without lower tiers: the tail behind the coldest page of the arena; what hangs below a page is of
+ * its realm, so it is in the same arenas. */
+static int evict_coldest_of(core *c, arena_books *a) {
+    uint32_t index = order_coldest(c, a->dirty, page_key);
+    radix_node node = index == ORDER_NONE ? RADIX_NONE : dirty_node(c, a->dirty, 0);
+    if (node == RADIX_NONE)
+        return 0; /* the first of all is in use, and so are the others */
+    while (!radix_is_leaf(c->tree, node))
+        node = radix_first_child(c->tree, node);
+    evict(c, node);
+    return 1;
+}
+
+static int evict_tail(core *c, arena_books *a) {
+    const order *dirty = a->dirty;
     if (!c->tiers)
-        return evict_coldest(c);
-    const order *dirty = c->tiers->device_dirty;
+        return dirty ? evict_coldest_of(c, a) : evict_coldest(c);
     for (uint32_t i = 0; i < order_count(dirty) && i < 256; i++) {
-        radix_node node = dirty_node(c, i);
+        radix_node node = dirty_node(c, dirty, i);
         if (node != RADIX_NONE && radix_is_leaf(c->tree, node)) {
             evict(c, node);
             return 1;
         }
     }
     for (uint32_t i = 0; i < order_count(dirty); i++) {
-        radix_node node = dirty_node(c, i);
+        radix_node node = dirty_node(c, dirty, i);
         if (node != RADIX_NONE) {
             evict_subtree(c, node);
             return 1;
@@ -80,8 +92,8 @@ static int evict_tail(core *c) {
     return 0;
 }
 
-/* Evicts an idle node and everything below it, tails first. */
-static void evict_subtree(core *c, radix_node top) {
+/* Tails first. */
+void evict_subtree(core *c, radix_node top) {
     radix_node node = top;
     for (;;) {
         while (!radix_is_leaf(c->tree, node))
@@ -95,14 +107,22 @@ static void evict_subtree(core *c, radix_node top) {
     }
 }
 
+typedef struct vacating {
+    core *c;
+    uint32_t arena;
+} vacating;
+
 static void note_frame(void *context, page_handle page, const page_entry *entry) {
-    core *c = context;
-    if (entry->frame != PAGE_NO_FRAME && entry->state == PAGE_SEALED)
-        c->frame_page[entry->frame] = (uint32_t)page + 1;
+    const vacating *v = context;
+    core *c = v->c;
+    if (entry->frame != PAGE_NO_FRAME && entry->state == PAGE_SEALED &&
+        frame_arena(c, entry->frame) == v->arena)
+        c->frame_page[entry->frame % c->config.max_frames] = (uint32_t)page + 1;
 }
 
+/* Frames of the arena are meant, as it counts them. */
 static int frame_movable(void *context, uint32_t frame) {
-    core *c = context;
+    core *c = ((const vacating *)context)->c;
     page_handle page = c->frame_page[frame] ? page_at(c->pages, c->frame_page[frame] - 1) : 0;
     radix_node node = page ? page_get(c->pages, page)->node : RADIX_NONE;
     /* A frame that a job reads is free only when the job is done. */
@@ -111,11 +131,12 @@ static int frame_movable(void *context, uint32_t frame) {
 }
 
 /* Frees the frame: by leaving the arena if the page has a copy below, else with its node. */
-static void vacate(core *c, uint32_t frame) {
+static void vacate(core *c, const vacating *v, uint32_t frame) {
     page_handle page = page_at(c->pages, c->frame_page[frame] - 1);
     const page_entry *entry = page ? page_get(c->pages, page) : NULL;
     /* It may have gone with one that it hung below. */
-    if (!entry || entry->node == RADIX_NONE || entry->frame != frame)
+    if (!entry || entry->node == RADIX_NONE ||
+        entry->frame != v->arena * c->config.max_frames + frame)
         return;
     if (!room_device_page(c, page))
         evict_subtree(c, entry->node);
@@ -126,31 +147,32 @@ static void vacate(core *c, uint32_t frame) {
  * would empty a slab only by luck. Then the slab that holds the fewest pages is emptied, with
  * whatever hangs below those pages.
  */
-int room_device_slab(core *c, uint64_t bytes) {
+int room_device_slab(core *c, uint32_t arena, uint64_t bytes) {
     uint32_t list[256], n = 0;
+    vacating v = {c, arena};
     /* Rare enough that one walk over the page table costs less than an index kept for it would. */
     memset(c->frame_page, 0, c->config.max_frames * sizeof *c->frame_page);
-    page_table_each(c->pages, note_frame, c);
-    if (frames_victim(c->frames, bytes, frame_movable, c, list, 256, &n) != KVT_OK)
+    page_table_each(c->pages, note_frame, &v);
+    if (frames_victim(c->arenas[arena].frames, bytes, frame_movable, &v, list, 256, &n) != KVT_OK)
         return 0;
     for (uint32_t i = 0; i < n; i++)
-        vacate(c, list[i]);
+        vacate(c, &v, list[i]);
     return n > 0;
 }
 
-kvt_status frame_alloc(core *c, uint64_t bytes, uint32_t *ret_frame) {
+kvt_status frame_alloc(core *c, uint32_t arena, uint64_t bytes, uint32_t *ret_frame) {
     /* So much is evicted in order of age before the search turns to whole slabs. */
     uint64_t patience = 4 * (bytes > (4u << 20) ? bytes : (4u << 20));
     uint64_t start = c->counts.bytes_evicted;
     for (;;) {
-        kvt_status status = frames_alloc(c->frames, bytes, ret_frame);
+        kvt_status status = frame_take(c, arena, bytes, ret_frame);
         if (status != KVT_EFULL)
             return status;
         if (c->counts.bytes_evicted - start < patience) {
-            if (room_device(c) || evict_tail(c))
+            if (room_device(c, arena) || evict_tail(c, &c->arenas[arena]))
                 continue;
         }
-        if (!room_device_slab(c, bytes) && !evict_tail(c))
+        if (!room_device_slab(c, arena, bytes) && !evict_tail(c, &c->arenas[arena]))
             return KVT_EFULL;
     }
 }

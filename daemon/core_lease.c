@@ -269,13 +269,12 @@ void lease_drop_path(core *c, lease *l, radix_node tail, radix_node partial) {
 void write_page(core *c, kvt_writer *w, const lease *l, page_handle handle) {
     const page_entry *entry = page_get(c->pages, handle);
     KVT_ASSERT(entry && entry->frame != PAGE_NO_FRAME);
-    kvt_wire_page page = {.offset = frames_offset(c->frames, entry->frame),
-                          .generation = frames_generation(c->frames, entry->frame),
-                          .frame = entry->frame,
-                          .bytes = (uint32_t)frames_asked(c->frames, entry->frame),
-                          .sealer = entry->sealer,
+    const session *s = &c->sessions[l->session - 1];
+    kvt_wire_page page = {.sealer = entry->sealer,
                           .rows = entry->rows,
                           .tier = (uint8_t)lease_page_tier(c, l, handle)};
+    KVT_ASSERT(c->config.n_arenas == 1 || s->arena == frame_arena(c, entry->frame) + 1);
+    frame_to_wire(c, entry->frame, &page);
     kvt_wire_put_page(w, &page);
 }
 

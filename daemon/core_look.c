@@ -9,10 +9,8 @@ void core_count(const core *c, core_counts *ret_counts) {
     core_counts n = c->counts;
     radix_counts tree;
     page_counts pages;
-    frames_counts places;
     radix_count(c->tree, &tree);
     page_table_count(c->pages, &pages);
-    frames_count(c->frames, &places);
     for (uint32_t i = 0; i < c->config.max_sessions; i++) {
         const session *s = &c->sessions[i];
         n.sessions += s->state == SESSION_LIVE || s->state == SESSION_ORPHAN;
@@ -31,10 +29,14 @@ void core_count(const core *c, core_counts *ret_counts) {
     n.pages_filling = filling;
     n.pages_evictable = tree.idle;
     n.pages_pinned = tree.busy - filling;
-    n.arena_bytes = places.arena_bytes;
-    n.arena_used_bytes = places.used_bytes;
-    n.arena_waste_bytes = places.waste_bytes;
-    n.frames_used = places.used;
+    for (uint32_t i = 0; i < c->config.n_arenas; i++) {
+        core_arena_counts of;
+        core_count_arena(c, i, &of);
+        n.arena_bytes += of.arena_bytes;
+        n.arena_used_bytes += of.used_bytes;
+        n.arena_waste_bytes += of.waste_bytes;
+        n.frames_used += of.frames_used;
+    }
     n.pins = c->n_pins;
     n.pinned_bytes = c->pinned_bytes;
     n.flushed_held = c->n_hidden;
@@ -43,10 +45,12 @@ void core_count(const core *c, core_counts *ret_counts) {
     n.pages_device = n.frames_used;
     if (c->tiers) {
         const tiers *t = c->tiers;
+        frames_counts places;
         frames_count(t->host, &places);
         n.pages_host = t->n_host;
         n.pages_disk = t->n_disk;
-        n.pages_dirty = order_count(t->device_dirty) + order_count(t->host_dirty);
+        n.pages_dirty = arenas_dirty(c);
+        n.pages_dirty += c->config.disk_bytes ? order_count(t->host_dirty) : 0;
         n.host_bytes = places.arena_bytes;
         n.host_used_bytes = places.used_bytes;
         n.disk_bytes = c->config.disk_bytes;
@@ -121,6 +125,7 @@ int core_each_session(const core *c, int (*visit)(void *context, const core_sess
                                   .name = s->name,
                                   .peer = s->peer,
                                   .orphaned = s->state == SESSION_ORPHAN,
+                                  .arena = s->arena,
                                   .leases = s->n_leases,
                                   .claimed_pages = s->n_claimed,
                                   .staging_bytes = s->staging >= 0 ? s->staging_bytes : 0,

@@ -21,7 +21,7 @@ uint64_t node_bytes(const core *c, radix_node node) {
     for (uint32_t slot = 0; slot < n_slots; slot++) {
         const page_entry *entry = node_entry(c, node, slot);
         if (entry && entry->frame != PAGE_NO_FRAME)
-            n_bytes += frames_asked(c->frames, entry->frame);
+            n_bytes += frame_asked(c, entry->frame);
         else if (entry && c->tiers)
             n_bytes += tier_of(c, node_page(c, node, slot))->bytes;
     }

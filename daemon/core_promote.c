@@ -28,20 +28,22 @@ static core_job *lift_job(core *c, core_job **job, core_job_kind kind, uint32_t 
 
 static int lift_from_host(core *c, lift *jobs, page_handle page) {
     const tier_page *at = tier_of(c, page);
-    uint32_t frame;
+    uint32_t frame, arena = slot_arena(c, &c->realms[at->realm], at->slot);
+    if (arena == ARENA_NONE) /* nobody has come who could read it */
+        return 0;
     core_job *job = lift_job(c, &jobs->up, CORE_JOB_UP, at->realm);
-    if (!job || frame_alloc(c, at->bytes, &frame) != KVT_OK)
+    if (!job || frame_alloc(c, arena, at->bytes, &frame) != KVT_OK)
         return 0;
     /* Making room may have taken its copy in the host tier, if it has one on disk, or the page of a
      * view, which nothing pins, out of the tree. */
     if (!(at->flags & TIER_KNOWN) || at->host_frame == PAGE_NO_FRAME) {
-        frames_free(c->frames, frame);
+        frame_free(c, frame);
         return 0;
     }
     core_copy *copy = tier_job_add(c, job, page, TIER_GOING_UP);
     copy->frame = frame;
     copy->from_offset = frames_offset(c->tiers->host, at->host_frame);
-    copy->to_offset = frames_offset(c->frames, frame);
+    copy->to_offset = frame_offset(c, frame);
     tier_placed(c, page);
     return 1;
 }
@@ -183,7 +185,7 @@ static void up_done(core *c, core_copy *copy) {
     tier_page *at = tier_of(c, copy->page);
     tier_set_flags(c, copy->page, 0, TIER_GOING_UP);
     if (entry->node == RADIX_NONE) {
-        frames_free(c->frames, copy->frame);
+        frame_free(c, copy->frame);
         return;
     }
     if (copy->status == KVT_OK) {
@@ -194,7 +196,7 @@ static void up_done(core *c, core_copy *copy) {
         tier_placed(c, copy->page);
         return;
     }
-    frames_free(c->frames, copy->frame);
+    frame_free(c, copy->frame);
     c->counts.tier_errors++;
     if (copy->status == KVT_ECORRUPT && !(at->flags & TIER_BUSY)) {
         tier_drop_host(c, copy->page);

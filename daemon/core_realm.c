@@ -94,9 +94,10 @@ static kvt_status realm_check(core *c, const realm *r, char *why, size_t why_byt
                  r->n_ranks, r->n_groups, r->n_ranks * r->n_groups, c->config.max_slots);
         return KVT_ELIMIT;
     }
-    uint64_t page_bytes = 0;
+    /* With several arenas, core_arena.c sees to what stands together. */
+    uint64_t page_bytes = 0, n_ranks = c->config.n_arenas == 1 ? r->n_ranks : 1;
     for (uint32_t group = 0; group < r->n_groups; group++)
-        page_bytes += r->n_ranks * kvt_page_max_bytes(&r->shapes[group]);
+        page_bytes += n_ranks * kvt_page_max_bytes(&r->shapes[group]);
     if (page_bytes > c->config.arena_bytes) {
         snprintf(why, why_bytes,
                  "a page takes %llu bytes with all ranks and groups, the arena has %llu; "
@@ -134,6 +135,7 @@ static kvt_status realm_new(core *c, const kvt_realm_req *req, char *why, size_t
     r->number = r->last_number ? r->last_number + c->config.max_realms : slot + 1;
     r->last_number = r->number;
     r->was_flushed = 0;
+    memset(r->arenas, 0, sizeof r->arenas);
     c->realm_of_root[r->root - c->config.max_pages] = r->number;
     c->n_realms++;
     *ret_realm = r;
@@ -152,26 +154,30 @@ kvt_status realm_open(core *c, const kvt_realm_req *req, char *why, size_t why_b
 void serve_realm(core *c, request *rq) {
     kvt_realm_req req;
     realm *r;
-    char why[256] = "";
+    char why[384] = "";
     if (kvt_wire_get_realm_req(rq->body, rq->n_bytes, &req) != KVT_OK) {
         nonsense(c, rq->ticket.pipe);
         return;
     }
     uint64_t hashes[KVT_MAX_GROUPS];
     kvt_status status = realm_open(c, &req, why, sizeof why, &r);
+    if (status == KVT_OK && req.rank >= r->n_ranks) {
+        refuse(c, rq, KVT_EINVAL, "rank %u of a realm of %u ranks", req.rank, r->n_ranks);
+        return;
+    }
+    if (status == KVT_OK)
+        status = rank_bind(c, rq->session, r, &req, why, sizeof why);
     if (status != KVT_OK) {
         refuse(c, rq, status, "%s", why[0] ? why : kvt_status_text(status));
         return;
     }
     for (uint32_t group = 0; group < r->n_groups; group++)
         hashes[group] = r->shapes[group].geometry_hash;
-    if (req.rank >= r->n_ranks) {
-        refuse(c, rq, KVT_EINVAL, "rank %u of a realm of %u ranks", req.rank, r->n_ranks);
-        return;
-    }
+    const char *path = c->arenas[rq->session->arena - 1].path;
     kvt_realm_rep rep = {.realm = r->number,
                          .geometry_hash = kvt_wire_geometry_hash(r->n_groups, hashes),
-                         .page_bytes = realm_page_bytes(r)};
+                         .page_bytes = realm_page_bytes(r),
+                         .arena_path = {path, (uint16_t)strlen(path)}};
     kvt_writer w;
     reply_start(c, &w);
     kvt_wire_put_realm_rep(&w, &rep);

@@ -25,15 +25,22 @@ uint64_t key_now(const core *c) {
 int room_device_page(core *c, page_handle page) {
     const page_entry *entry = page_get(c->pages, page);
     if (!c->tiers || entry->node == RADIX_NONE || radix_is_busy(c->tree, entry->node) ||
-        page_is_viewed(c, page) || entry->state != PAGE_SEALED ||
-        !order_has(c->tiers->device_clean, (uint32_t)page))
+        page_is_viewed(c, page) || entry->state != PAGE_SEALED || entry->frame == PAGE_NO_FRAME ||
+        !order_has(c->arenas[frame_arena(c, entry->frame)].clean, (uint32_t)page))
         return 0;
-    c->counts.bytes_evicted += frames_size(c->frames, entry->frame);
-    frames_free(c->frames, entry->frame);
+    c->counts.bytes_evicted += frame_size(c, entry->frame);
+    frame_free(c, entry->frame);
     page_set_frame(c->pages, page, PAGE_NO_FRAME);
     c->tiers->n_absent++;
     tier_placed(c, page);
     return 1;
+}
+
+static int is_of_clean(const core *c, const order *in) {
+    uint32_t i = 0;
+    while (i < c->config.n_arenas && c->arenas[i].clean != in)
+        i++;
+    return i < c->config.n_arenas;
 }
 
 uint32_t order_coldest(core *c, order *in, uint64_t (*key_of)(const core *, page_handle)) {
@@ -45,7 +52,7 @@ uint32_t order_coldest(core *c, order *in, uint64_t (*key_of)(const core *, page
         uint64_t now = key_of(c, page_at(c->pages, index));
         if (now <= key)
             return index;
-        if (c->tiers && in == c->tiers->device_clean && now > c->tiers->top_key)
+        if (c->tiers && is_of_clean(c, in) && now > c->tiers->top_key)
             c->tiers->top_key = now;
         order_put(in, index, now);
     }
@@ -68,10 +75,10 @@ static uint64_t device_key(const core *c, page_handle page) {
     return in_use && top > key ? top : key;
 }
 
-int room_device(core *c) {
+int room_device(core *c, uint32_t arena) {
     if (!c->tiers)
         return 0;
-    uint32_t index = order_coldest(c, c->tiers->device_clean, device_key);
+    uint32_t index = order_coldest(c, c->arenas[arena].clean, device_key);
     /* If the first of all is in use, so are the others. */
     return index != ORDER_NONE && room_device_page(c, page_at(c->pages, index));
 }
@@ -106,6 +113,22 @@ static int may_go_for(const core *c, page_handle page, uint64_t for_key) {
     return c->config.disk_bytes || radix_key(c->tree, page_get(c->pages, page)->node) > for_key;
 }
 
+/* The coldest tail of all. With several arenas that may be one which takes no room here, in another
+ * arena than the page that comes: then the tail behind the coldest page that is here alone. */
+static radix_node coldest_below(core *c) {
+    if (c->config.n_arenas == 1)
+        return radix_coldest(c->tree);
+    uint32_t index = order_coldest(c, c->tiers->host_dirty, page_key);
+    if (index == ORDER_NONE)
+        return RADIX_NONE;
+    radix_node node = page_get(c->pages, page_at(c->pages, index))->node;
+    if (radix_is_busy(c->tree, node) || page_is_viewed(c, page_at(c->pages, index)))
+        return RADIX_NONE;
+    while (!radix_is_leaf(c->tree, node))
+        node = radix_first_child(c->tree, node);
+    return node;
+}
+
 static int room_host_one(core *c, uint64_t for_key) {
     uint32_t index = order_coldest(c, c->tiers->host_clean, host_key);
     if (index != ORDER_NONE) {
@@ -113,9 +136,11 @@ static int room_host_one(core *c, uint64_t for_key) {
         if (may_go_for(c, page, for_key) && host_page_goes(c, page))
             return 1;
     }
-    radix_node node = radix_coldest(c->tree);
-    return !c->config.disk_bytes && node != RADIX_NONE && radix_key(c->tree, node) < for_key &&
-           evict_coldest(c);
+    radix_node node = c->config.disk_bytes ? RADIX_NONE : coldest_below(c);
+    if (node == RADIX_NONE || radix_key(c->tree, node) >= for_key)
+        return 0;
+    evict_subtree(c, node);
+    return 1;
 }
 
 typedef struct host_mover {

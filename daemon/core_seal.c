@@ -36,8 +36,9 @@ static kvt_status seal_check(const core *c, const lease *l, const session *s,
 static kvt_status seal_take(core *c, core_job *job, radix_node node, uint32_t slot,
                             const kvt_seal_page *page) {
     page_handle handle = node_page(c, node, slot);
-    uint32_t frame, rows;
-    kvt_status status = frame_alloc(c, page->bytes, &frame);
+    uint32_t frame, rows, arena = slot_arena(c, &c->realms[job->realm], slot);
+    KVT_ASSERT(arena != ARENA_NONE); /* its worker has come */
+    kvt_status status = frame_alloc(c, arena, page->bytes, &frame);
     if (status != KVT_OK) {
         c->counts.seals_refused_full += status == KVT_EFULL;
         return status;
@@ -47,7 +48,7 @@ static kvt_status seal_take(core *c, core_job *job, radix_node node, uint32_t sl
     if (page_get(c->pages, handle)->state == PAGE_FILLING)
         page_move(c->pages, handle, PAGE_COPYING);
     job->copies[job->n_copies++] = (core_copy){.from_offset = page->offset,
-                                               .to_offset = frames_offset(c->frames, frame),
+                                               .to_offset = frame_offset(c, frame),
                                                .bytes = page->bytes,
                                                .rows = rows,
                                                .shape = &c->realms[job->realm].shapes[page->group],
@@ -157,15 +158,19 @@ static void reply_seal(core *c, core_ticket ticket, uint64_t number, lease *l,
 /* Not one page of the message was taken: the figures say why. */
 static void refuse_full(core *c, request *rq) {
     core_counts n;
+    core_arena_counts of;
+    uint32_t arena = c->config.n_arenas > 1 ? rq->session->arena - 1 : 0;
+    const char *gpu = c->config.n_arenas > 1 ? c->arenas[arena].gpu : "";
     core_count(c, &n);
-    refuse(
-        c, rq, KVT_EFULL,
-        "tenant %s has %llu of %llu bytes of its arena in use, in %llu pages, of which %llu are "
-        "leased or pinned and %llu can go: there is no room for one more. Release leases, unpin, "
-        "or enlarge its arena",
-        c->tenant, (unsigned long long)n.arena_used_bytes, (unsigned long long)n.arena_bytes,
-        (unsigned long long)n.frames_used, (unsigned long long)n.pages_pinned,
-        (unsigned long long)n.pages_evictable);
+    core_count_arena(c, arena, &of);
+    refuse(c, rq, KVT_EFULL,
+           "tenant %s has %llu of %llu bytes of its arena%s%s in use, in %llu pages, of which %llu "
+           "are leased or pinned and %llu can go%s: there is no room for one more. Release leases, "
+           "unpin, or enlarge its arena",
+           c->tenant, (unsigned long long)of.used_bytes, (unsigned long long)of.arena_bytes,
+           *gpu ? " on GPU " : "", gpu, (unsigned long long)of.frames_used,
+           (unsigned long long)n.pages_pinned, (unsigned long long)n.pages_evictable,
+           *gpu ? " (of all arenas)" : "");
 }
 
 void serve_seal(core *c, request *rq) {
@@ -280,7 +285,7 @@ static kvt_status copy_settle(core *c, const session *s, const core_job *job, co
 static void copy_finish(core *c, core_copy *copy) {
     const page_entry *entry = page_get(c->pages, copy->page);
     if (copy->frame != PAGE_NO_FRAME)
-        frames_free(c->frames, copy->frame);
+        frame_free(c, copy->frame);
     /* refs: one of the tree, one of this job; more are other jobs that copy the same page. */
     if (entry->state == PAGE_COPYING && entry->node != RADIX_NONE && entry->refs == 2) {
         if (radix_is_held(c->tree, copy->node))

@@ -184,8 +184,7 @@ static void reply_hello(core *c, request *rq, const session *s, int resumed) {
         .max_claimed_pages = c->config.max_claimed_pages,
         .page_tokens = c->config.page_tokens,
         .grace_ms = c->config.grace_ms,
-        .arena_bytes = c->config.arena_file_bytes,
-        .arena_path = {c->arena_path, (uint16_t)strlen(c->arena_path)},
+        .n_gpus = c->arenas[0].gpu[0] ? c->config.n_arenas : 0,
         .staging_dir = {c->staging_dir, (uint16_t)strlen(c->staging_dir)},
         .tenant = {c->tenant, (uint16_t)strlen(c->tenant)},
     };

@@ -72,27 +72,23 @@ static uint64_t key_of(const core *c, page_handle page) {
 
 /* Without a disk a copy in the host tier only pays when the arena is about to be short of room:
  * then the colder half of it has one. */
-static int should_copy_down(const core *c) {
-    const tiers *t = c->tiers;
+static int should_copy_down(const core *c, const arena_books *a) {
     frames_counts n;
-    if (order_count(t->device_dirty) == 0)
+    if (order_count(a->dirty) == 0)
         return 0;
     if (c->config.disk_bytes)
         return 1;
-    frames_count(c->frames, &n);
-    uint32_t clean = order_count(t->device_clean);
+    frames_count(a->frames, &n);
+    uint32_t clean = order_count(a->clean);
     return (n.slab_bytes > n.arena_bytes / 2 || n.used > n.max_frames / 2) &&
-           clean < 2 + (clean + order_count(t->device_dirty)) / 2;
+           clean < 2 + (clean + order_count(a->dirty)) / 2;
 }
 
-static void down_start(core *c) {
+static void down_add(core *c, core_job *job, const arena_books *a) {
     tiers *t = c->tiers;
-    if (t->down_busy || !should_copy_down(c))
-        return;
-    core_job *job = tier_job(c, CORE_JOB_DOWN, 0);
     uint64_t key;
-    for (uint32_t index; job && job->n_copies < TIER_BATCH &&
-                         (index = order_first(t->device_dirty, &key)) != ORDER_NONE;) {
+    for (uint32_t index;
+         job->n_copies < TIER_BATCH && (index = order_first(a->dirty, &key)) != ORDER_NONE;) {
         page_handle page = page_at(c->pages, index);
         uint32_t frame;
         if (t->pages[index].flags & TIER_NO_DISK)
@@ -100,18 +96,37 @@ static void down_start(core *c) {
         if (room_host(c, t->pages[index].bytes, key_of(c, page), &frame) != KVT_OK)
             break;
         /* Making room may have taken this very page. */
-        if (page_at(c->pages, index) != page || !order_has(t->device_dirty, index)) {
+        if (page_at(c->pages, index) != page || !order_has(a->dirty, index)) {
             frames_free(t->host, frame);
             continue;
         }
         core_copy *copy = tier_job_add(c, job, page, TIER_GOING_DOWN);
         copy->frame = frame;
-        copy->from_offset = frames_offset(c->frames, page_get(c->pages, page)->frame);
+        copy->from_offset = frame_offset(c, page_get(c->pages, page)->frame);
         copy->to_offset = frames_offset(t->host, frame);
         tier_placed(c, page);
     }
+}
+
+/* Each time it begins with another arena, so that one with much to copy does not shut out others.
+ */
+static void down_start(core *c) {
+    tiers *t = c->tiers;
+    uint32_t n_arenas = c->config.n_arenas, n = 0;
+    core_job *job = NULL;
+    if (t->down_busy)
+        return;
+    for (uint32_t i = 0; i < n_arenas; i++)
+        n += (uint32_t)should_copy_down(c, &c->arenas[i]);
+    if (n > 0)
+        job = tier_job(c, CORE_JOB_DOWN, 0);
     if (!job)
         return;
+    for (uint32_t i = 0; i < n_arenas; i++) {
+        const arena_books *a = &c->arenas[(t->n_started + i) % n_arenas];
+        if (should_copy_down(c, a))
+            down_add(c, job, a);
+    }
     if (job->n_copies == 0) {
         tier_job_free(c, job);
         return;
@@ -393,5 +408,5 @@ int spill_is_over(const core *c) {
     if (!t || !c->config.disk_bytes || !t->disk_up)
         return 1;
     return !t->down_busy && !t->write_busy && !t->erase_busy && t->n_erase == 0 &&
-           order_count(t->device_dirty) == 0 && order_count(t->host_dirty) == 0;
+           arenas_dirty(c) == 0 && order_count(t->host_dirty) == 0;
 }

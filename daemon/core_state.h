@@ -31,6 +31,7 @@ typedef struct realm {
     radix_node root;
     uint32_t page_tokens;
     uint32_t n_ranks, n_groups;
+    uint8_t arenas[KVT_MAX_RANKS];    /* of each rank's pages, + 1; 0: none yet; core_arena.c */
     uint32_t windows[KVT_MAX_GROUPS]; /* of the groups; 0: full attention */
     uint32_t max_window;              /* 0: no group has one */
     uint32_t spine;                   /* slot that the records behind a page hang from */
@@ -71,6 +72,9 @@ typedef struct session {
     uint32_t n_claimed; /* unsealed pages on the paths of its claiming leases */
     uint32_t n_waits;   /* calls that wait */
     uint32_t n_jobs;    /* under way, the two below included */
+    uint32_t arena;     /* that its worker reads, + 1; 0: none yet */
+    uint32_t realm;     /* number: that it registered last, */
+    uint32_t rank;      /* and as which rank */
     int staging;        /* handle, -1: none */
     uint64_t staging_bytes;
     uint64_t orphaned_ms;
@@ -186,8 +190,8 @@ typedef struct waiter {
 /*
  * Where the bytes of a sealed page are, besides the arena. By index of the page table.
  *
- *   arena frame   page_entry.frame        in `device_clean` if a copy lies below, else
- *                                         `device_dirty`
+ *   arena frame   page_entry.frame        in the arena's `clean` if a copy lies below, else in its
+ *                                         `dirty`
  *   host frame    tier_page.host_frame    in `host_clean` if the page is also in the arena or on
  *                                         disk, else `host_dirty`; with a disk: clean = on disk
  *   disk record   TIER_ON_DISK
@@ -242,11 +246,11 @@ typedef struct tiers {
     uint64_t *host_generations;
     uint32_t max_pages; /* places below */
     tier_page *pages;   /* [max_pages] */
-    order *device_clean, *device_dirty, *host_clean, *host_dirty;
-    void *order_memory[4];
+    order *host_clean, *host_dirty;
+    void *order_memory[2];
     uint64_t sequence; /* of dirty pages, in the order in which they were sealed */
     uint64_t moves;    /* pages that came up a tier, ever */
-    uint64_t top_key;  /* the highest that device_clean has ever had */
+    uint64_t top_key;  /* the highest that the arenas' `clean` have ever had */
     uint32_t n_absent; /* sealed pages in the tree without an arena frame */
     uint32_t n_host, n_disk;
     uint32_t n_jobs;
@@ -274,6 +278,18 @@ typedef struct tiers {
     core_job *free_jobs;
 } tiers;
 
+/* Frame f of arena a is known everywhere as a * max_frames + f; see core_arena.c. */
+typedef struct arena_books {
+    char path[KVT_WIRE_MAX_PATH + 1];
+    char gpu[32]; /* its place on the bus; "": host memory */
+    frames *frames;
+    void *memory;
+    /* By key. With lower tiers: its pages that have a copy below, and those that have none. Without
+     * them, and with several arenas: `dirty` has all. */
+    order *clean, *dirty;
+    void *order_memory[2];
+} arena_books;
+
 /* A FLUSH that is answered when the disk has forgotten, too. */
 enum { MAX_FLUSHES = 16 };
 typedef struct held_flush {
@@ -292,14 +308,13 @@ struct core {
     core_env env;
     uint32_t uids[64], gids[64];
     char tenant[64];
-    char arena_path[KVT_WIRE_MAX_PATH + 1];
     char staging_dir[KVT_WIRE_MAX_PATH + 1];
 
     radix *tree;
     policy *policy; /* whose keys the tree's are */
     page_table *pages;
-    frames *frames;
-    void *tree_memory, *policy_memory, *pages_memory, *frames_memory;
+    arena_books arenas[CORE_MAX_ARENAS]; /* [config.n_arenas] */
+    void *tree_memory, *policy_memory, *pages_memory;
 
     realm *realms;
     uint32_t n_realms;
@@ -369,12 +384,12 @@ struct core {
     int draining;
     core_counts counts; /* the counters; the rest is filled in when asked for */
 
-    uint32_t *tokens;      /* scratch: the tokens of one acquire */
-    const uint32_t *asked; /* of the ACQUIRE being served: tokens, or where they stand in it */
-    radix_node *path;      /* scratch: the nodes of one path, by depth */
-    uint8_t *out;          /* scratch: the message being written */
-    radix_node
-        *frame_page; /* scratch of evict_slab: [max_frames], which page a frame holds: index + 1 */
+    uint32_t *tokens;       /* scratch: the tokens of one acquire */
+    const uint32_t *asked;  /* of the ACQUIRE being served: tokens, or where they stand in it */
+    radix_node *path;       /* scratch: the nodes of one path, by depth */
+    uint8_t *out;           /* scratch: the message being written */
+    radix_node *frame_page; /* scratch of evict_slab: [max_frames], which page a frame of the arena
+                               that is looked at holds: index + 1 */
 };
 
 /* A request being served. */
@@ -411,6 +426,37 @@ uint64_t sessions_tick(core *c, uint64_t now_ms);
 static inline uint32_t session_slot(const core *c, const session *s) {
     return (uint32_t)(s - c->sessions);
 }
+
+/* --- core_arena.c --- */
+enum { ARENA_NONE = UINT32_MAX };
+kvt_status arenas_open(core *c);
+void arenas_close(core *c);
+static inline uint32_t frame_arena(const core *c, uint32_t frame) {
+    return frame / c->config.max_frames;
+}
+/* As frames.h has them; offsets count on from arena to arena. */
+kvt_status frame_take(core *c, uint32_t arena, uint64_t bytes, uint32_t *ret_frame);
+void frame_free(core *c, uint32_t frame);
+uint64_t frame_offset(const core *c, uint32_t frame);
+uint64_t frame_size(const core *c, uint32_t frame);
+uint64_t frame_asked(const core *c, uint32_t frame);
+int frame_in_use(const core *c, uint32_t frame);
+/* A frame as a worker knows it, who maps its arena alone. */
+void frame_to_wire(const core *c, uint32_t frame, kvt_wire_page *page);
+uint32_t arenas_used(const core *c);  /* frames */
+uint32_t arenas_dirty(const core *c); /* pages */
+/* Where a rank's pages stand; ARENA_NONE: no worker of the rank has come yet. */
+uint32_t rank_arena(const core *c, const realm *r, uint32_t rank);
+uint32_t slot_arena(const core *c, const realm *r, uint32_t slot);
+/* The session reads the arena of the GPU that the request names, or one that suits, and the rank's
+ * pages stand there from now on. */
+kvt_status rank_bind(core *c, session *s, realm *r, const kvt_realm_req *req, char *why,
+                     size_t why_bytes);
+/* Does the session read the arena of the rank's pages? */
+int rank_is_near(const core *c, const session *s, const realm *r, uint32_t rank);
+kvt_status arenas_audit(const core *c, char *why, size_t why_bytes);
+/* What is wrong with where the page of this slot has its frame, or NULL. */
+const char *arena_fault(const core *c, const realm *r, uint32_t slot, const page_entry *entry);
 
 /* --- core_realm.c --- */
 void serve_realm(core *c, request *rq);
@@ -639,7 +685,7 @@ uint64_t key_now(const core *c);                    /* what a page in use counts
 uint64_t page_key(const core *c, page_handle page); /* of its node, or that if it is busy */
 /* The first page of the order whose key is up to date, or ORDER_NONE. */
 uint32_t order_coldest(core *c, order *in, uint64_t (*key_of)(const core *, page_handle));
-int room_device(core *c);                        /* one arena frame is free; 0: none could be */
+int room_device(core *c, uint32_t arena);        /* one frame of it is free; 0: none could be */
 int room_device_page(core *c, page_handle page); /* that of this page */
 /* A host frame, for a page of this key. */
 kvt_status room_host(core *c, uint64_t bytes, uint64_t for_key, uint32_t *ret_frame);
@@ -703,9 +749,12 @@ uint32_t cooling_refs_of(const core *c, uint32_t *refs, int in_host);
 const char *cooling_fault(const core *c, uint32_t index);
 
 /* --- core_evict.c --- */
-int room_device_slab(core *c, uint64_t bytes); /* makes room for a slab of such frames; 0: no */
-int evict_coldest(core *c);                    /* 0: nothing may go */
-kvt_status frame_alloc(core *c, uint64_t bytes, uint32_t *ret_frame); /* evicts for it */
+/* Makes room for a slab of such frames; 0: no. */
+int room_device_slab(core *c, uint32_t arena, uint64_t bytes);
+void evict_subtree(core *c, radix_node top); /* an idle node and all below it */
+int evict_coldest(core *c);                  /* 0: nothing may go */
+kvt_status frame_alloc(core *c, uint32_t arena, uint64_t bytes,
+                       uint32_t *ret_frame); /* evicts for it */
 /* Short held pages whose tokens begin this one are covered by it from now on. */
 void replace_short(core *c, radix_node node);
 kvt_status node_alloc(core *c, radix_node parent, const uint32_t *tokens, uint32_t n_tokens,

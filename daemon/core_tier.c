@@ -45,15 +45,26 @@ static kvt_status open_order(uint32_t pages, uint32_t room, void **memory, order
 }
 
 static kvt_status open_orders(tiers *t, const core_config *g) {
-    uint32_t in_arena = g->max_frames < t->max_pages ? g->max_frames : t->max_pages;
     uint32_t in_host = g->max_host_frames < t->max_pages ? g->max_host_frames : t->max_pages;
-    kvt_status status = open_order(t->max_pages, in_arena, &t->order_memory[0], &t->device_clean);
+    kvt_status status = open_order(t->max_pages, in_host, &t->order_memory[0], &t->host_clean);
     if (status == KVT_OK)
-        status = open_order(t->max_pages, in_arena, &t->order_memory[1], &t->device_dirty);
-    if (status == KVT_OK)
-        status = open_order(t->max_pages, in_host, &t->order_memory[2], &t->host_clean);
-    if (status == KVT_OK)
-        status = open_order(t->max_pages, in_host, &t->order_memory[3], &t->host_dirty);
+        status = open_order(t->max_pages, in_host, &t->order_memory[1], &t->host_dirty);
+    return status;
+}
+
+/* Each arena's own. Without lower tiers one arena needs none: the tree knows its coldest tail. */
+static kvt_status open_arena_orders(core *c) {
+    const core_config *g = &c->config;
+    uint32_t n_pages = g->max_pages + page_slack(g);
+    uint32_t room = g->max_frames < n_pages ? g->max_frames : n_pages;
+    kvt_status status = KVT_OK;
+    for (uint32_t i = 0; i < g->n_arenas && status == KVT_OK; i++) {
+        arena_books *a = &c->arenas[i];
+        if (g->n_arenas > 1 || g->host_bytes)
+            status = open_order(n_pages, room, &a->order_memory[0], &a->dirty);
+        if (status == KVT_OK && g->host_bytes)
+            status = open_order(n_pages, room, &a->order_memory[1], &a->clean);
+    }
     return status;
 }
 
@@ -86,8 +97,9 @@ static kvt_status open_disk(tiers *t) {
 
 kvt_status tiers_open(core *c) {
     const core_config *g = &c->config;
-    if (g->host_bytes == 0)
-        return KVT_OK;
+    kvt_status status = open_arena_orders(c);
+    if (g->host_bytes == 0 || status != KVT_OK)
+        return status;
     tiers *t = c->tiers = calloc(1, sizeof *t);
     if (!t)
         return KVT_ENOMEM;
@@ -100,8 +112,8 @@ kvt_status tiers_open(core *c) {
     if (!t->pages || !t->host_generations || !t->host_page || !t->host_memory)
         return KVT_ENOMEM;
     memset(t->host_memory, 0, bytes);
-    kvt_status status = frames_init(t->host_memory, bytes, g->host_bytes, g->max_host_frames,
-                                    t->host_generations, &t->host);
+    status = frames_init(t->host_memory, bytes, g->host_bytes, g->max_host_frames,
+                         t->host_generations, &t->host);
     if (status == KVT_OK)
         status = open_orders(t, g);
     if (status == KVT_OK)
@@ -114,7 +126,7 @@ kvt_status tiers_open(core *c) {
 void tiers_close(tiers *t) {
     if (!t)
         return;
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 2; i++)
         free(t->order_memory[i]);
     free(t->pages);
     free(t->host_generations);
@@ -149,12 +161,21 @@ static uint64_t host_key(const core *c, const page_entry *entry) {
 /* The order that it belongs in, or NULL: until its node is held, other ranks and groups may never
  * hand in theirs. */
 static order *device_order(const core *c, const page_entry *entry, const tier_page *at) {
-    const tiers *t = c->tiers;
     if (entry->frame == PAGE_NO_FRAME || !radix_is_held(c->tree, entry->node))
         return NULL;
+    const arena_books *a = &c->arenas[frame_arena(c, entry->frame)];
     if (at->host_frame != PAGE_NO_FRAME || at->flags & TIER_ON_DISK)
-        return t->device_clean;
-    return at->flags & (TIER_GOING_DOWN | TIER_COOLING) ? NULL : t->device_dirty;
+        return a->clean;
+    return at->flags & (TIER_GOING_DOWN | TIER_COOLING) ? NULL : a->dirty;
+}
+
+static void leave_arenas(core *c, uint32_t index) {
+    for (uint32_t i = 0; i < c->config.n_arenas; i++) {
+        if (c->arenas[i].clean)
+            order_remove(c->arenas[i].clean, index);
+        if (c->arenas[i].dirty)
+            order_remove(c->arenas[i].dirty, index);
+    }
 }
 
 static order *host_order(const core *c, const page_entry *entry, const tier_page *at) {
@@ -165,7 +186,9 @@ static order *host_order(const core *c, const page_entry *entry, const tier_page
         return t->host_clean;
     if (c->config.disk_bytes && !(at->flags & TIER_NO_DISK))
         return at->flags & TIER_WRITING ? NULL : t->host_dirty;
-    return entry->frame != PAGE_NO_FRAME ? t->host_clean : NULL;
+    if (entry->frame != PAGE_NO_FRAME)
+        return t->host_clean;
+    return c->config.n_arenas > 1 ? t->host_dirty : NULL; /* see room_host_one */
 }
 
 /* Dirty pages go in the order in which they were sealed where all are to be written, so parents
@@ -177,16 +200,25 @@ static uint64_t dirty_key(core *c, const page_entry *entry, uint32_t index) {
     return ++c->tiers->sequence + (c->tiers->pages[index].flags & TIER_NO_DISK ? KEY_HALF : 0);
 }
 
+static void list_in_arena(core *c, order *in, const page_entry *entry, uint32_t index) {
+    tiers *t = c->tiers;
+    if (in == c->arenas[frame_arena(c, entry->frame)].dirty) {
+        order_put(in, index, dirty_key(c, entry, index));
+        return;
+    }
+    t->top_key = tree_key(c, entry) > t->top_key ? tree_key(c, entry) : t->top_key;
+    order_put(in, index, tree_key(c, entry));
+}
+
 static void list(core *c, order *in, order *out, const page_entry *entry, uint32_t index) {
     tiers *t = c->tiers;
     order_remove(out, index);
     if (in == t->host_clean)
         order_put(in, index, host_key(c, entry));
-    else if (in == t->device_clean && !order_has(in, index)) {
-        t->top_key = tree_key(c, entry) > t->top_key ? tree_key(c, entry) : t->top_key;
-        order_put(in, index, tree_key(c, entry));
-    } else if (!order_has(in, index))
+    else if (in == t->host_dirty && !order_has(in, index))
         order_put(in, index, dirty_key(c, entry, index));
+    else if (!order_has(in, index))
+        list_in_arena(c, in, entry, index);
 }
 
 void tier_placed(core *c, page_handle page) {
@@ -198,11 +230,12 @@ void tier_placed(core *c, page_handle page) {
         return;
     event_moved(c, entry->node);
     order *device = device_order(c, entry, at), *host = host_order(c, entry, at);
-    if (device)
-        list(c, device, device == t->device_clean ? t->device_dirty : t->device_clean, entry,
-             index);
-    else
-        order_remove(t->device_clean, index), order_remove(t->device_dirty, index);
+    if (device) {
+        const arena_books *a = &c->arenas[frame_arena(c, entry->frame)];
+        list(c, device, device == a->clean ? a->dirty : a->clean, entry, index);
+    } else {
+        leave_arenas(c, index);
+    }
     if (host)
         list(c, host, host == t->host_clean ? t->host_dirty : t->host_clean, entry, index);
     else
@@ -216,10 +249,14 @@ void tier_held(core *c, radix_node node) {
 }
 
 void tier_sealed(core *c, page_handle page, uint32_t realm_slot, uint32_t slot, uint32_t bytes) {
-    if (!c->tiers)
-        return;
     const page_entry *entry = page_get(c->pages, page);
     uint32_t n_tokens;
+    if (!c->tiers) {
+        order *all = c->arenas[frame_arena(c, entry->frame)].dirty;
+        if (all)
+            order_put(all, (uint32_t)page, tree_key(c, entry));
+        return;
+    }
     radix_tokens(c->tree, entry->node, &n_tokens);
     /* What was flushed must not be found after a restart, whoever leases it still, or seals it. */
     *tier_of(c, page) =
@@ -236,13 +273,12 @@ void tier_sealed(core *c, page_handle page, uint32_t realm_slot, uint32_t slot, 
 
 void tier_unlist(core *c, page_handle page) {
     tiers *t = c->tiers;
-    if (!t)
-        return;
     const page_entry *entry = page_get(c->pages, page);
     uint32_t index = (uint32_t)page;
+    leave_arenas(c, index);
+    if (!t)
+        return;
     t->n_absent -= entry->state == PAGE_SEALED && entry->frame == PAGE_NO_FRAME;
-    order_remove(t->device_clean, index);
-    order_remove(t->device_dirty, index);
     order_remove(t->host_clean, index);
     order_remove(t->host_dirty, index);
 }
@@ -364,9 +400,13 @@ static int listed_right(const core *c, uint32_t index, const page_entry *entry) 
         device = device_order(c, entry, at);
         host = host_order(c, entry, at);
     }
-    return order_has(t->device_clean, index) == (device == t->device_clean) &&
-           order_has(t->device_dirty, index) == (device == t->device_dirty) &&
-           order_has(t->host_clean, index) == (host == t->host_clean) &&
+    for (uint32_t i = 0; i < c->config.n_arenas; i++) {
+        const arena_books *a = &c->arenas[i];
+        if (order_has(a->clean, index) != (device == a->clean) ||
+            order_has(a->dirty, index) != (device == a->dirty))
+            return 0;
+    }
+    return order_has(t->host_clean, index) == (host == t->host_clean) &&
            order_has(t->host_dirty, index) == (host == t->host_dirty);
 }
 
@@ -392,11 +432,11 @@ static const char *page_fault(const core *c, uint32_t index, const page_entry *e
 
 kvt_status tiers_audit(const core *c, char *why, size_t why_bytes) {
     const tiers *t = c->tiers;
-    const order *const orders[] = {t->device_clean, t->device_dirty, t->host_clean, t->host_dirty};
+    const order *const orders[] = {t->host_clean, t->host_dirty};
     uint32_t n_absent = 0, n_host = 0, n_disk = 0;
     uint64_t disk_used = 0;
     kvt_status status = frames_audit(t->host, why, why_bytes);
-    for (int i = 0; i < 4 && status == KVT_OK; i++)
+    for (int i = 0; i < 2 && status == KVT_OK; i++)
         status = order_audit(orders[i], why, why_bytes);
     for (uint32_t i = 0; i < t->max_pages && status == KVT_OK; i++) {
         page_handle page = page_at(c->pages, i);

@@ -59,6 +59,10 @@ static size_t env_report(void *context, const core *c, kvt_op op, uint32_t lines
         tier_disk_count(t->disk, &t->disk_stats);
         t->facts.on_disk = &t->disk_stats;
     }
+    for (uint32_t i = 0; i < t->n_arenas; i++) {
+        kvt_device *device = t->arenas[i].device;
+        t->reported[i].failure = device->ops->failure ? device->ops->failure(device) : NULL;
+    }
     t->facts.listeners_replaced = n_made > 0 ? n_made - 1 : 0;
     if (op == KVT_OP_PINS)
         return report_pins(c, lines, to, room);

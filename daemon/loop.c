@@ -169,26 +169,28 @@ static void replace_listener(shell *sh, uint64_t now_ms, const char *what) {
  * Somebody removed the arena's file: whoever has mapped it keeps it, and those who come find it
  * among the daemon's descriptors, as far as the system lets them look there (the same user, root).
  */
-static void look_for_arena(tenant *t) {
+static void look_for_arena(tenant *t, uint32_t arena) {
+    arena_have *a = &t->arenas[arena];
     struct stat named, ours;
     char path[64];
-    if (t->arena_gone || t->arena_lock < 0 || fstat(t->arena_lock, &ours) != 0)
+    if (a->is_gone || a->lock < 0 || fstat(a->lock, &ours) != 0)
         return;
-    int is_there = lstat(t->arena_path, &named) == 0;
+    int is_there = lstat(a->path, &named) == 0;
     if (is_there ? named.st_ino == ours.st_ino && named.st_dev == ours.st_dev : errno != ENOENT)
         return;
-    t->arena_gone = 1;
-    snprintf(path, sizeof path, "/proc/%ld/fd/%d", (long)getpid(), t->arena_lock);
-    core_move_arena(t->core, path);
+    a->is_gone = 1;
+    snprintf(path, sizeof path, "/proc/%ld/fd/%d", (long)getpid(), a->lock);
+    core_move_arena(t->core, arena, path);
     log_write(LOG_ERROR,
               "%s was removed by somebody. Workers that connect from now on map it as %s, which "
               "those of other users cannot: start the daemon again",
-              t->arena_path, path);
+              a->path, path);
 }
 
 static void probe_ended(shell *sh, uint64_t now_ms) {
     for (uint32_t i = 0; i < sh->n_tenants; i++)
-        look_for_arena(&sh->tenants[i]); /* as often as for the socket */
+        for (uint32_t k = 0; k < sh->tenants[i].n_arenas; k++)
+            look_for_arena(&sh->tenants[i], k); /* as often as for the socket */
     sh->probes_busy = sh->probe.state == PROBE_BUSY ? sh->probes_busy + 1 : 0;
     if (sh->probe.state == PROBE_ANSWERED) {
         sh->listen_failed = 0;
@@ -294,21 +296,26 @@ static void serve_signals(shell *sh) {
 /* --- the device --------------------------------------------------------------------------------
  */
 
-/* A GPU that failed is lost to this process: every seal and every read from now on would fail.
- * Workers go on without the cache until the next start; what they hold here is void. */
+static int arena_failed(const arena_have *a) {
+    const char *what = a->device->ops->failure ? a->device->ops->failure(a->device) : NULL;
+    if (!what)
+        return 0;
+    log_write(LOG_ERROR,
+              "the GPU failed (%s in %s): ending, to be started anew. Nothing that was read since "
+              "counts: no lease is confirmed any more",
+              what, a->where);
+    return 1;
+}
+
+/* A GPU that failed is lost to this process: every seal and every read from now on would fail; and
+ * what CUDA then says of this process's other GPUs is not to be relied on. Workers go on without
+ * the cache until the next start; what they hold here is void. */
 static int device_failed(const shell *sh) {
-    for (uint32_t i = 0; i < sh->n_tenants; i++) {
-        const tenant *t = &sh->tenants[i];
-        const char *what = t->device->ops->failure ? t->device->ops->failure(t->device) : NULL;
-        if (!what)
-            continue;
-        log_write(LOG_ERROR,
-                  "the GPU failed (%s in %s): ending, to be started anew. Nothing that was read "
-                  "since counts: no lease is confirmed any more",
-                  what, t->arena_where);
-        return 1;
-    }
-    return 0;
+    int failed = 0;
+    for (uint32_t i = 0; i < sh->n_tenants; i++)
+        for (uint32_t k = 0; k < sh->tenants[i].n_arenas; k++)
+            failed |= arena_failed(&sh->tenants[i].arenas[k]);
+    return failed;
 }
 
 /* --- time --------------------------------------------------------------------------------------

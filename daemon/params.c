@@ -29,17 +29,23 @@ const param params[] = {
          "Where the arena is: in a GPU's memory (`cuda`) or in shared host memory (`host`). With "
          "`cuda` workers on that GPU read and write pages there, without the host, and a start "
          "without a GPU fails; kvtrunk's CUDA module and a driver must be there. `auto` takes the "
-         "GPU where there is one that works, else host memory; the log says which, and why."},
+         "GPU, or all that `gpu` names, where they work, else host memory; the log says which, and "
+         "why."},
     {.name = "gpu",
-     .type = PARAM_COUNT,
-     .offset = AT(gpu),
+     .type = PARAM_GPUS,
+     .offset = AT(gpus),
      .low = 0,
-     .high = 63,
+     .high = 62,
      .standard = "0",
      .text =
-         "Number of the GPU, as CUDA counts them for the daemon (`CUDA_VISIBLE_DEVICES` counts). "
-         "Workers find it by its place on the bus, whatever number it has for them. For several "
-         "GPUs start a daemon for each."},
+         "The GPU, or the GPUs, by their numbers as CUDA counts them for the daemon "
+         "(`CUDA_VISIBLE_DEVICES` counts): `0`, `\"0,1\"`, `\"all\"`. Each has an arena of its "
+         "own, of the size of `arena`, and makes room in it by itself. The pages of a rank stand "
+         "on "
+         "the GPU that its worker is on, so the ranks of one model can be on one each. What stands "
+         "on one GPU is not read from another: workers of the same rank of one realm on several "
+         "GPUs need a salt each, or a daemon each. Workers find a GPU by its place on the bus, "
+         "whatever number it has for them."},
     {.name = "arena",
      .type = PARAM_SIZE,
      .flags = PARAM_OF_TENANT | PARAM_AUTO,
@@ -51,7 +57,8 @@ const param params[] = {
              "cannot be had is refused, with the figures. `auto` takes what is there: the least of "
              "4GiB, half of the free room of `arena_dir`'s file system, a quarter of the available "
              "memory and a quarter of what the control group leaves; and less if even that fails. "
-             "On a GPU: a quarter of its free memory."},
+             "On a GPU: a quarter of its free memory; on several the same on each, by the one with "
+             "the least. A size is that of each."},
     {.name = "arena_dir",
      .type = PARAM_TEXT,
      .flags = PARAM_PATH,
@@ -60,7 +67,8 @@ const param params[] = {
      .high = 160, /* the file's name has up to 61 bytes, and paths on the wire 255 */
      .standard = "\"/dev/shm\"",
      .text = "Directory of the arena's file. It should be in memory; workers must be able to reach "
-             "it. Of an arena on a GPU the file has the head alone: 8 bytes a page."},
+             "it. Of an arena on a GPU the file has the head alone: 8 bytes a page; with several "
+             "GPUs there is one for each."},
     {.name = "arena_mode",
      .type = PARAM_MODE,
      .flags = PARAM_OF_TENANT,

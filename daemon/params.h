@@ -15,6 +15,7 @@ enum {
     PARAM_MAX_UIDS = 64,
     PARAM_MAX_CHOICES = 4,
     PARAM_MAX_TENANTS = 16,
+    PARAM_MAX_GPUS = 16,
 };
 
 typedef enum param_type {
@@ -28,6 +29,7 @@ typedef enum param_type {
     PARAM_GIDS,    /* a list of group ids and group names */
     PARAM_TENANTS, /* a list of objects, in a file alone: see config.h */
     PARAM_ENUM,    /* one of a few words */
+    PARAM_GPUS,    /* a number, or a string: "0,1", "all"; a bit for each */
 } param_type;
 
 enum {
@@ -40,14 +42,15 @@ enum {
 };
 
 enum { PARAM_DEVICE_AUTO, PARAM_DEVICE_CUDA, PARAM_DEVICE_HOST };
+#define PARAM_ALL_GPUS UINT64_MAX
 
 /* What a configuration says. Every number is 64 bits wide; the ranges in the table say what fits.
  */
 typedef struct param_values {
     char socket[PARAM_MAX_TEXT_BYTES + 1]; /* "": auto */
     uint64_t device;                       /* index into its choices: PARAM_DEVICE_... */
-    uint64_t gpu;
-    uint64_t arena; /* bytes; 0: auto */
+    uint64_t gpus;                         /* bit i: GPU i; PARAM_ALL_GPUS */
+    uint64_t arena;                        /* bytes; 0: auto */
     char arena_dir[PARAM_MAX_TEXT_BYTES + 1];
     uint64_t arena_mode;
     char arena_group[PARAM_MAX_TEXT_BYTES + 1]; /* "": leave it */

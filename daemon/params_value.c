@@ -151,6 +151,12 @@ const char *param_range(const param *p, char *to, size_t room) {
     case PARAM_ENUM:
         range_of_enum(p, to, room);
         break;
+    case PARAM_GPUS:
+        snprintf(to, room,
+                 "a number, %" PRIu64 " .. %" PRIu64 ", several in a string: \"0,1\", at most %d, "
+                 "or \"all\"",
+                 p->low, p->high, PARAM_MAX_GPUS);
+        break;
     }
     return to;
 }
@@ -274,6 +280,33 @@ static kvt_status set_choice(const param *p, const char *text, size_t n_bytes, p
     return refuse(p, why, why_bytes, "there is no such choice");
 }
 
+static kvt_status set_gpus(const param *p, const char *text, size_t n_bytes, param_values *values,
+                           char *why, size_t why_bytes) {
+    uint64_t gpus = 0, number;
+    uint32_t n_gpus = 0;
+    if (n_bytes == 3 && memcmp(text, "all", 3) == 0) {
+        *number_at(p, values) = PARAM_ALL_GPUS;
+        return KVT_OK;
+    }
+    for (size_t i = 0;; i++) {
+        size_t n = take_number(text + i, n_bytes - i, &number);
+        if (n == 0 || (i + n < n_bytes && text[i + n] != ','))
+            return refuse(p, why, why_bytes, "these are no numbers of GPUs");
+        if (number > p->high)
+            return refuse(p, why, why_bytes, "it is out of range");
+        if (gpus >> number & 1)
+            return refuse(p, why, why_bytes, "%" PRIu64 " is there twice", number);
+        if (++n_gpus > PARAM_MAX_GPUS)
+            return refuse(p, why, why_bytes, "these are too many");
+        gpus |= UINT64_C(1) << number;
+        i += n;
+        if (i == n_bytes)
+            break;
+    }
+    *number_at(p, values) = gpus;
+    return KVT_OK;
+}
+
 static kvt_status set_bool(const param *p, const char *text, size_t n_bytes, param_values *values,
                            char *why, size_t why_bytes) {
     int yes = n_bytes == 4 && memcmp(text, "true", 4) == 0;
@@ -390,6 +423,8 @@ kvt_status param_set(const param *p, const char *text, size_t n_bytes, param_val
         return KVT_OK;
     case PARAM_ENUM:
         return set_choice(p, text, n_bytes, values, why, why_bytes);
+    case PARAM_GPUS:
+        return set_gpus(p, text, n_bytes, values, why, why_bytes);
     }
     return KVT_EINVAL;
 }
@@ -441,6 +476,18 @@ static int print_ids(const param *p, const param_values *values, char *to, size_
     return n;
 }
 
+/* One as a number, several as a string. */
+static int print_gpus(uint64_t gpus, char *to, size_t room) {
+    char list[PARAM_MAX_GPUS * 3 + 1] = "";
+    size_t n = 0, n_gpus = 0;
+    if (gpus == PARAM_ALL_GPUS)
+        return snprintf(to, room, "\"all\"");
+    for (unsigned i = 0; i < 64 && n < sizeof list; i++)
+        if (gpus >> i & 1)
+            n += (size_t)snprintf(list + n, sizeof list - n, "%s%u", n_gpus++ ? "," : "", i);
+    return snprintf(to, room, n_gpus == 1 ? "%s" : "\"%s\"", list);
+}
+
 size_t param_print(const param *p, const param_values *values, char *to, size_t room) {
     char size[32];
     int n = 0;
@@ -463,6 +510,8 @@ size_t param_print(const param *p, const param_values *values, char *to, size_t 
         n = snprintf(to, room, "%s", number_of(p, values) ? "true" : "false");
     else if (p->type == PARAM_ENUM)
         n = snprintf(to, room, "\"%s\"", p->choices[number_of(p, values)]);
+    else if (p->type == PARAM_GPUS)
+        n = print_gpus(number_of(p, values), to, room);
     else
         n = snprintf(to, room, "%" PRIu64, number_of(p, values));
     return least((size_t)n, room - 1);

@@ -120,6 +120,10 @@ static int put_session(void *context, const core_session_info *session) {
     json_put_u64(w, "pid", session->peer.pid);
     json_put_u64(w, "uid", session->peer.uid);
     json_put_bool(w, "orphaned", session->orphaned);
+    if (session->arena)
+        json_put_u64(w, "arena", session->arena - 1);
+    else
+        json_put_text(w, "arena", "");
     json_put_u64(w, "leases", session->leases);
     json_put_u64(w, "claimed_pages", session->claimed_pages);
     json_put_u64(w, "staging_bytes", session->staging_bytes);
@@ -129,6 +133,27 @@ static int put_session(void *context, const core_session_info *session) {
         return 0;
     *w = before;
     return 1;
+}
+
+static void put_arenas(json_writer *w, const report_facts *facts, const core *c) {
+    json_open(w, "arenas", '[');
+    for (uint32_t i = 0; i < facts->n_arenas; i++) {
+        const report_arena *a = &facts->arenas[i];
+        core_arena_counts n;
+        core_count_arena(c, i, &n);
+        json_open(w, NULL, '{');
+        json_put_u64(w, "arena", i);
+        json_put_text(w, "where", a->where);
+        json_put_u64(w, "bytes", n.arena_bytes);
+        json_put_u64(w, "used_bytes", n.used_bytes);
+        json_put_u64(w, "waste_bytes", n.waste_bytes);
+        json_put_u64(w, "frames_used", n.frames_used);
+        json_put_u64(w, "ranks", n.ranks);
+        json_put_text(w, "state", a->failure ? a->failure : "works");
+        json_put_text(w, "path", a->path);
+        json_close(w, '}');
+    }
+    json_close(w, ']');
 }
 
 /* Room for what stands behind the list of sessions. */
@@ -162,9 +187,11 @@ size_t report_status(const report_facts *facts, const core *c, uint64_t now_ms, 
                       KVT_VERSION_PATCH));
     json_put_hex(&w, "boot_id", core_boot_id(c));
     json_put_text(&w, "socket", facts->socket);
-    json_put_text(&w, "arena_path", facts->arena_path);
+    if (facts->n_arenas == 1) /* of several: "arenas" */
+        json_put_text(&w, "arena_path", facts->arenas[0].path);
     json_put_text(&w, "device", facts->device);
-    json_put_text(&w, "arena_where", facts->arena_where);
+    if (facts->n_arenas == 1)
+        json_put_text(&w, "arena_where", facts->arenas[0].where);
     json_put_text(&w, "config_file", facts->config_file);
     json_put_u64(&w, "pid", (uint64_t)getpid());
     json_put_u64(&w, "uptime_s", (now_ms - facts->started_ms) / 1000);
@@ -173,6 +200,7 @@ size_t report_status(const report_facts *facts, const core *c, uint64_t now_ms, 
     if (facts->on_disk)
         put_disk(&w, facts->on_disk);
     put_config(&w, facts->values);
+    put_arenas(&w, facts, c);
     json_open(&w, "sessions_open", '['); /* "sessions" is their number, a count */
     if (w.full)                          /* the room is less than what a message always has */
         return (size_t)snprintf(to, room, "{\"truncated\":true}");

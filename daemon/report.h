@@ -14,13 +14,19 @@
 #include "daemon/disk.h"
 #include "daemon/params.h"
 
+typedef struct report_arena {
+    const char *path;
+    const char *where;   /* in words */
+    const char *failure; /* of its GPU; NULL: it works */
+} report_arena;
+
 /* What a report says beside what the core knows. */
 typedef struct report_facts {
     const param_values *values; /* configuration in force */
     const char *socket;
-    const char *arena_path;
-    const char *device;      /* "host", "cuda" */
-    const char *arena_where; /* which, in words */
+    const char *device;         /* "host", "cuda" */
+    const report_arena *arenas; /* as the core counts them */
+    uint32_t n_arenas;
     const char *config_file; /* "": none */
     uint64_t started_ms;     /* on the clock of now_ms */
     uint64_t listeners_replaced;

@@ -10,6 +10,7 @@
 #ifndef KVT_DAEMON_SHELL_H
 #define KVT_DAEMON_SHELL_H
 
+#include "daemon/arena_open.h"
 #include "daemon/core.h"
 #include "daemon/inbox.h"
 #include "daemon/jobs.h"
@@ -39,12 +40,9 @@ typedef struct tenant {
     uint32_t index;
     param_values *values;                                        /* in shell.config */
     char instance[SOCKET_PATH_BYTES + PARAM_MAX_TEXT_BYTES + 2]; /* names its arena */
-    char arena_path[PARAM_MAX_TEXT_BYTES + 1];
-    kvt_arena_header arena;
-    kvt_device *device;
-    char arena_where[96];
-    int arena_lock; /* -1: none; open for reading */
-    int arena_gone; /* its name is */
+    arena_have arenas[KVT_MAX_DEVICES];
+    uint32_t n_arenas;
+    kvt_device *device; /* of all arenas */
     uint32_t max_pages;
     tier_host host;
     tier_disk *disk; /* NULL: none */
@@ -52,6 +50,7 @@ typedef struct tenant {
     jobs *jobs;
     core *core;
     report_facts facts;
+    report_arena reported[KVT_MAX_DEVICES];
     disk_stats disk_stats;
 
     char events_path[SOCKET_PATH_BYTES]; /* "": nobody tells its events */

@@ -1,9 +1,9 @@
 /* start.c - from a configuration to a daemon that could serve, and back. */
 #include "client/assert.h"
-#include "daemon/arena_open.h"
 #include "daemon/log.h"
 #include "daemon/notify.h"
 #include "daemon/shell.h"
+#include "kernels/device_many.h"
 #include "store/frames.h"
 
 #include <errno.h>
@@ -143,21 +143,25 @@ static void job_done(void *context, core_job *job) {
 
 static int open_arena(tenant *t) {
     char why[1024];
-    arena_have have;
     arena_wish wish = {t->values, t->instance, t->shell->boot_id};
-    kvt_status status = arena_open(&wish, why, sizeof why, &have);
+    kvt_device *devices[KVT_MAX_DEVICES];
+    kvt_status status = arena_open(&wish, why, sizeof why, t->arenas, &t->n_arenas);
+    for (uint32_t i = 0; status == KVT_OK && i < t->n_arenas; i++)
+        devices[i] = t->arenas[i].device;
+    if (status == KVT_OK && t->n_arenas == 1) {
+        t->device = devices[0];
+    } else if (status == KVT_OK) {
+        status = kvt_device_many_open(devices, t->n_arenas, &t->device);
+        snprintf(why, sizeof why, "out of memory");
+    }
     if (status != KVT_OK) {
         log_write(LOG_ERROR, "%s", why);
         return status == KVT_EINVAL    ? EXIT_CODE_CONFIG
                : status == KVT_ENOTSUP ? EXIT_CODE_DEVICE
                                        : EXIT_CODE_MEMORY;
     }
-    memcpy(t->arena_path, have.path, sizeof t->arena_path);
-    memcpy(t->arena_where, have.where, sizeof t->arena_where);
-    t->arena = have.header;
-    t->max_pages = have.max_pages;
-    t->device = have.device;
-    t->arena_lock = have.lock;
+    /* One tree over all of them; a number that was set is for all together. */
+    t->max_pages = t->arenas[0].max_pages * (t->values->max_pages > 0 ? 1 : t->n_arenas);
     return EXIT_CODE_OK;
 }
 
@@ -203,7 +207,14 @@ static kvt_status open_threads(tenant *t, char *why, size_t why_bytes) {
 
 static kvt_status open_core(tenant *t, char *why, size_t why_bytes) {
     const param_values *v = t->values;
-    char *head = t->device->ops->head(t->device);
+    const kvt_arena_header *header = &t->arenas[0].header;
+    core_arena arenas[KVT_MAX_DEVICES];
+    for (uint32_t i = 0; i < t->n_arenas; i++) {
+        const arena_have *a = &t->arenas[i];
+        char *head = a->device->ops->head(a->device);
+        arenas[i] = (core_arena){a->path, a->gpu,
+                                 (uint64_t *)(void *)(head + a->header.generations_offset)};
+    }
     core_env env = tenant_env(t);
     core_config wanted = {
         .boot_id = t->shell->boot_id,
@@ -212,13 +223,12 @@ static kvt_status open_core(tenant *t, char *why, size_t why_bytes) {
         .n_uids = (uint32_t)v->n_uids,
         .gids = v->gids,
         .n_gids = (uint32_t)v->n_gids,
-        .arena_path = t->arena_path,
+        .arenas = arenas,
+        .n_arenas = t->n_arenas,
         .events_path = t->events_path,
         .staging_dir = v->staging_dir,
-        .arena_file_bytes = t->arena.file_bytes,
-        .arena_bytes = t->arena.data_bytes,
-        .generations = (uint64_t *)(void *)(head + t->arena.generations_offset),
-        .max_frames = (uint32_t)t->arena.max_frames,
+        .arena_bytes = header->data_bytes,
+        .max_frames = (uint32_t)header->max_frames,
         .max_pages = t->max_pages,
         .page_tokens = (uint32_t)v->page_tokens,
         .max_slots = (uint32_t)v->max_slots,
@@ -236,7 +246,7 @@ static kvt_status open_core(tenant *t, char *why, size_t why_bytes) {
         .max_requests = (uint32_t)v->max_requests,
         .claim_ms = (uint32_t)v->claim_ms,
         .event_tokens = v->event_tokens != 0,
-        .max_pinned_bytes = v->max_pinned ? v->max_pinned : t->arena.data_bytes / 2,
+        .max_pinned_bytes = v->max_pinned ? v->max_pinned : t->n_arenas * header->data_bytes / 2,
         .host_bytes = t->host.bytes,
         .max_host_frames = arena_auto_pages(t->host.bytes),
         .disk_bytes = tenant_disk_room(t),
@@ -288,7 +298,7 @@ static void set_tenants(shell *sh) {
     sh->n_tenants = c->n_tenants ? c->n_tenants : 1;
     for (uint32_t i = 0; i < sh->n_tenants; i++) {
         tenant *t = &sh->tenants[i];
-        *t = (tenant){.shell = sh, .index = i, .arena_lock = -1};
+        *t = (tenant){.shell = sh, .index = i};
         t->values = c->n_tenants ? &c->tenants[i].values : &c->values;
         shell_own_user(sh, t->values);
     }
@@ -303,11 +313,13 @@ static void set_instance(tenant *t) {
 }
 
 static void set_facts(tenant *t) {
+    for (uint32_t i = 0; i < t->n_arenas; i++)
+        t->reported[i] = (report_arena){.path = t->arenas[i].path, .where = t->arenas[i].where};
     t->facts = (report_facts){.values = t->values,
                               .socket = t->shell->socket.path,
-                              .arena_path = t->arena_path,
                               .device = t->device->ops->name,
-                              .arena_where = t->arena_where,
+                              .arenas = t->reported,
+                              .n_arenas = t->n_arenas,
                               .config_file = t->shell->config.file,
                               .started_ms = shell_now_ms(NULL)};
 }
@@ -334,14 +346,19 @@ static int open_tenant(tenant *t, char *why, size_t why_bytes, kvt_status *ret_s
     return EXIT_CODE_OK;
 }
 
-static void say_serving(const shell *sh) {
-    for (uint32_t i = 0; i < sh->n_tenants; i++) {
-        const tenant *t = &sh->tenants[i];
-        log_write(LOG_INFO, "serving%s%s at %s: arena of %llu MiB in %s, at %s, up to %u pages",
+static void say_serving_of(const shell *sh, const tenant *t) {
+    for (uint32_t i = 0; i < t->n_arenas; i++) {
+        const arena_have *a = &t->arenas[i];
+        log_write(LOG_INFO, "serving%s%s at %s: arena of %llu MiB in %s, at %s, up to %u pages%s",
                   sh->n_tenants > 1 ? " tenant " : "", sh->n_tenants > 1 ? t->values->tenant : "",
-                  sh->socket.path, (unsigned long long)t->arena.data_bytes >> 20, t->arena_where,
-                  t->arena_path, t->max_pages);
+                  sh->socket.path, (unsigned long long)a->header.data_bytes >> 20, a->where,
+                  a->path, t->max_pages, t->n_arenas > 1 ? " in all arenas" : "");
     }
+}
+
+static void say_serving(const shell *sh) {
+    for (uint32_t i = 0; i < sh->n_tenants; i++)
+        say_serving_of(sh, &sh->tenants[i]);
 }
 
 int shell_open(shell *sh, const options *o, const config *c) {
@@ -404,11 +421,13 @@ static void close_tenant(tenant *t, int is_idle) {
             t->device->ops->close(t->device);
         tier_host_close(&t->host);
     } else {
-        unlink(t->arena_path);
+        for (uint32_t i = 0; i < t->n_arenas; i++)
+            unlink(t->arenas[i].path);
     }
     watch_close(t->watch);
-    if (t->arena_lock >= 0)
-        close(t->arena_lock);
+    for (uint32_t i = 0; i < t->n_arenas; i++)
+        if (t->arenas[i].lock >= 0)
+            close(t->arenas[i].lock);
 }
 
 void shell_close(shell *sh) {

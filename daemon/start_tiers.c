@@ -2,7 +2,6 @@
  * start_tiers.c - a tenant's lower tiers at start. Pages that they hold are known beside those of
  * the arena.
  */
-#include "daemon/arena_open.h"
 #include "daemon/log.h"
 #include "daemon/notify.h"
 #include "daemon/shell.h"
@@ -54,8 +53,8 @@ int tenant_open_tiers(tenant *t) {
         return EXIT_CODE_MEMORY;
     }
     if (v->max_pages == 0)
-        t->max_pages =
-            arena_auto_pages(t->arena.data_bytes + bytes + (v->disk_dir[0] ? v->disk : 0));
+        t->max_pages = arena_auto_pages(t->n_arenas * t->arenas[0].header.data_bytes + bytes +
+                                        (v->disk_dir[0] ? v->disk : 0));
     return v->disk_dir[0] ? open_disk(t) : EXIT_CODE_OK;
 }
 

@@ -12,6 +12,10 @@
 #include "client/wire.h"
 #include "kernels/page.h"
 
+/* Several devices as one (device_many.h): the data of number i begins at offset i * the stride. */
+enum { KVT_MAX_DEVICES = 16 };
+#define KVT_DEVICE_STRIDE (UINT64_C(1) << 50)
+
 typedef struct kvt_staged kvt_staged; /* a worker's staging area in device memory */
 typedef struct kvt_device kvt_device; /* the first member is the table */
 
@@ -56,9 +60,10 @@ typedef struct kvt_device_ops {
 
     /* What follows is NULL where the data is host memory. */
 
-    /* Opens a worker's staging area in device memory, copies out of it as write_file does, and
-     * closes it again (no write_staged may be under way; NULL is accepted). The description is a
-     * worker's word. Errors as kvt_cuda_open_memory; write_staged: KVT_EIO. */
+    /* Opens a worker's staging area in this device's memory (KVT_EINVAL: in another's), copies out
+     * of it as write_file does, and closes it again (no write_staged may be under way; NULL is
+     * accepted). The description is a worker's word. Errors as kvt_cuda_open_memory; write_staged:
+     * KVT_EIO. */
     kvt_status (*stage)(kvt_device *device, const kvt_wire_memory *memory, kvt_staged **ret_staged);
     void (*unstage)(kvt_device *device, kvt_staged *staged);
     kvt_status (*write_staged)(kvt_device *device, uint64_t offset, const kvt_staged *staged,

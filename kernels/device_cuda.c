@@ -320,8 +320,13 @@ static kvt_status cuda_check(kvt_device *device, const kvt_page_shape *shape, ui
 
 static kvt_status cuda_stage(kvt_device *device, const kvt_wire_memory *memory,
                              kvt_staged **ret_staged) {
+    const device_cuda *d = (const device_cuda *)device;
+    char bus_id[sizeof memory->bus_id];
     kvt_cuda_opened *opened;
-    (void)device;
+    if (cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, d->gpu) != cudaSuccess)
+        return KVT_EIO;
+    if (strncmp(bus_id, memory->bus_id, sizeof bus_id) != 0)
+        return KVT_EINVAL;
     kvt_status status = kvt_cuda_open_memory(memory, NULL, 0, &opened);
     if (status == KVT_OK)
         *ret_staged = (kvt_staged *)opened;

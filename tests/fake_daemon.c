@@ -173,8 +173,6 @@ static kvt_status serve_hello(exchange *x) {
                          .max_bytes = f->max_bytes ? f->max_bytes : KVT_WIRE_MAX_BYTES,
                          .max_tokens = KVT_MAX_REQUEST_TOKENS,
                          .page_tokens = 128,
-                         .arena_bytes = f->memory_bytes,
-                         .arena_path = {f->arena, (uint16_t)strlen(f->arena)},
                          .staging_dir = {f->staging_dir, (uint16_t)strlen(f->staging_dir)},
                          .tenant = {"fake", 4}};
     memcpy(rep.token, s->token, sizeof rep.token);
@@ -210,7 +208,8 @@ static kvt_status serve_realm(exchange *x) {
     kvt_realm_rep rep = {.realm = ++x->f->realm,
                          .geometry_hash =
                              x->f->geometry_hash ? x->f->geometry_hash : x->f->shape.geometry_hash,
-                         .page_bytes = 1};
+                         .page_bytes = 1,
+                         .arena_path = {x->f->arena, (uint16_t)strlen(x->f->arena)}};
     kvt_wire_put_realm_rep(x->w, &rep);
     return KVT_OK;
 }

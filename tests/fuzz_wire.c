@@ -122,14 +122,15 @@ static void say_stage_and_realm(rig *r, uint32_t pipe) {
 
 static void rig_open(rig *r) {
     static const uint32_t uids[] = {1};
+    const core_arena arena = {"a", "", r->generations};
     core_config config = {.boot_id = 42,
                           .tenant = "t",
                           .uids = uids,
                           .n_uids = 1,
-                          .arena_path = "a",
+                          .arenas = &arena,
+                          .n_arenas = 1,
                           .staging_dir = "s",
                           .arena_bytes = FRAMES_GRANULE_BYTES,
-                          .generations = r->generations,
                           .max_frames = MAX_FRAMES,
                           .max_pages = 24,
                           .page_tokens = 16,

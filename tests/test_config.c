@@ -327,6 +327,11 @@ static kvt_status set(const char *text) {
 }
 
 static void test_set(void) {
+    CHECK_EQ(parse("{\"gpu\": \"1,2\"}"), KVT_OK);
+    CHECK_EQ(c.values.gpus, 6);
+    CHECK_EQ(parse("{\"gpu\": 3}"), KVT_OK);
+    CHECK_EQ(c.values.gpus, 8);
+    CHECK_EQ(parse("{\"gpu\": [0, 1]}"), KVT_EINVAL);
     CHECK_EQ(parse("{\"max_jobs\": 7, \"grace_ms\": 5}"), KVT_OK);
     CHECK_EQ(set("max_jobs=8"), KVT_OK);
     CHECK_EQ(c.values.max_jobs, 8);
@@ -339,6 +344,34 @@ static void test_set(void) {
     CHECK_EQ(c.values.n_uids, 2);
     CHECK_EQ(set("uids="), KVT_OK);
     CHECK_EQ(c.values.n_uids, 0);
+    static const struct {
+        const char *text, *shown;
+        uint64_t gpus;
+    } gpus[] = {{"gpu=0", "0", 1},
+                {"gpu=62", "62", UINT64_C(1) << 62},
+                {"gpu=3,0", "\"0,3\"", 9},
+                {"gpu=all", "\"all\"", PARAM_ALL_GPUS},
+                {"gpu=0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,62",
+                 "\"0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,62\"", 0x7fff | UINT64_C(1) << 62}};
+    for (size_t i = 0; i < sizeof gpus / sizeof *gpus; i++) {
+        char shown[128];
+        CHECK_MSG(set(gpus[i].text) == KVT_OK, "%s", why);
+        CHECK_EQ(c.values.gpus, gpus[i].gpus);
+        param_print(param_find("gpu", 3), &c.values, shown, sizeof shown);
+        CHECK_MSG(strcmp(shown, gpus[i].shown) == 0, "%s", shown);
+    }
+    static const char *const no_gpus[] = {"gpu=",
+                                          "gpu=63",
+                                          "gpu=0,",
+                                          "gpu=,0",
+                                          "gpu=0;1",
+                                          "gpu=ALL",
+                                          "gpu=1,1",
+                                          "gpu=-1",
+                                          "gpu=99999999999999999999",
+                                          "gpu=0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16"};
+    for (size_t i = 0; i < sizeof no_gpus / sizeof *no_gpus; i++)
+        CHECK_MSG(set(no_gpus[i]) == KVT_EINVAL, "%s", no_gpus[i]);
     CHECK_EQ(set("tree_tokens=false"), KVT_OK);
     CHECK_EQ(c.values.tree_tokens, 0);
     CHECK_EQ(set("arena"), KVT_ESYNTAX);

@@ -31,6 +31,11 @@ void core_count(const core *c, core_counts *ret_counts) {
         counts[i] = UINT64_MAX - i; /* no double holds these */
 }
 
+void core_count_arena(const core *c, uint32_t arena, core_arena_counts *ret_counts) {
+    (void)c;
+    *ret_counts = (core_arena_counts){.arena_bytes = UINT64_MAX, .used_bytes = arena, .ranks = 3};
+}
+
 int core_each_session(const core *c, int (*visit)(void *context, const core_session_info *session),
                       void *context) {
     (void)c;
@@ -107,11 +112,13 @@ static void test_writer(void) {
  */
 
 static param_values values;
+static const report_arena arenas[] = {{"/dev/shm/a", "host memory", NULL},
+                                      {"/dev/shm/b", "GPU \"1\"", "it burns"}};
 static report_facts facts = {.values = &values,
                              .socket = "/run/\"k\".sock",
-                             .arena_path = "/dev/shm/a",
                              .device = "host",
-                             .arena_where = "host memory",
+                             .arenas = arenas,
+                             .n_arenas = 1,
                              .config_file = "",
                              .started_ms = 1000};
 
@@ -148,6 +155,26 @@ static void test_status(void) {
                  "w\"\xef\xbf\xbd") == 0);
     CHECK(cJSON_GetObjectItemCaseSensitive(root, "truncated") == NULL);
     cJSON_Delete(root);
+    free(text);
+}
+
+/* One is told of at the head as well; of several the list tells. */
+static void test_arenas(void) {
+    size_t n;
+    n_sessions = 1;
+    char *text = status_in(1 << 20, &n);
+    CHECK(strstr(text, "\"arena_path\":\"/dev/shm/a\""));
+    CHECK(strstr(text, "\"arenas\":[{\"arena\":0,\"where\":\"host memory\",\"bytes\":"
+                       "18446744073709551615,\"used_bytes\":0,"));
+    free(text);
+    facts.n_arenas = 2;
+    text = status_in(1 << 20, &n);
+    facts.n_arenas = 1;
+    CHECK(!strstr(text, "\"arena_path\""));
+    CHECK(strstr(text, "{\"arena\":1,\"where\":\"GPU \\\"1\\\"\",\"bytes\":"
+                       "18446744073709551615,\"used_bytes\":1,"));
+    CHECK(strstr(text, "\"state\":\"works\",\"path\":\"/dev/shm/a\"}"));
+    CHECK(strstr(text, "\"state\":\"it burns\",\"path\":\"/dev/shm/b\"}]"));
     free(text);
 }
 
@@ -303,6 +330,7 @@ int main(void) {
     params_init(&values);
     test_writer();
     test_status();
+    test_arenas();
     test_status_in_little_room();
     test_tree();
     test_auto_arena();

@@ -122,17 +122,16 @@ static void test_hello(void) {
     refuse_body("a name with a zero", rewrite_hello_req,
                 B(TOKEN, 0x78, 0x56, 0x34, 0x12, 3, 0, 'b', 0, 'b'));
 
-    static const uint8_t rep[] = {TOKEN, 7,  0,   0,   0,              /* session */
-                                  1,                                   /* resumed */
-                                  0,     0,  128, 0,                   /* max_bytes 8 MiB */
-                                  0,     0,  16,  0,                   /* max_tokens 1 << 20 */
-                                  44,    1,  0,   0,                   /* max_leases 300 */
-                                  0,     4,  0,   0,                   /* max_claimed_pages */
-                                  64,    0,  0,   0,                   /* page_tokens */
-                                  16,    39, 0,   0,                   /* grace_ms 10,000 */
-                                  0,     16, 0,   0,   1,   0,   0, 0, /* arena_bytes 2^32 + 4096 */
-                                  4,     0,  '/', 'd', '/', 'a',       /* arena_path */
-                                  2,     0,  '/', 's',                 /* staging_dir */
+    static const uint8_t rep[] = {TOKEN, 7,  0,   0,   0, /* session */
+                                  1,                      /* resumed */
+                                  0,     0,  128, 0,      /* max_bytes 8 MiB */
+                                  0,     0,  16,  0,      /* max_tokens 1 << 20 */
+                                  44,    1,  0,   0,      /* max_leases 300 */
+                                  0,     4,  0,   0,      /* max_claimed_pages */
+                                  64,    0,  0,   0,      /* page_tokens */
+                                  16,    39, 0,   0,      /* grace_ms 10,000 */
+                                  3,     0,  0,   0,      /* n_gpus */
+                                  2,     0,  '/', 's',    /* staging_dir */
                                   1,     0,  't'};
     kvt_hello_rep p = {.token = {TOKEN},
                        .session = 7,
@@ -143,8 +142,7 @@ static void test_hello(void) {
                        .max_claimed_pages = 1024,
                        .page_tokens = 64,
                        .grace_ms = 10000,
-                       .arena_bytes = 4294971392,
-                       .arena_path = {"/d/a", 4},
+                       .n_gpus = 3,
                        .staging_dir = {"/s", 2},
                        .tenant = {"t", 1}};
     kvt_wire_start(&w, scratch, sizeof scratch);
@@ -170,26 +168,39 @@ static void test_stage(void) {
 }
 
 static void test_realm_message(void) {
-    static const uint8_t req[] = {2, 0, 0, 0, 3, 0, 0, 0, 0xaa, 0xbb, 0xcc};
-    kvt_realm_req q = {.rank = 2, .canonical = req + 8, .n_bytes = 3};
+    static const uint8_t req[] = {2, 0, 0, 0, 1, 3, 0, '0', ':', 7, 3, 0, 0, 0, 0xaa, 0xbb, 0xcc};
+    kvt_realm_req q = {
+        .rank = 2, .gpu_named = 1, .gpu = {"0:\7", 3}, .canonical = req + 14, .n_bytes = 3};
     START(w);
     kvt_wire_put_realm_req(&w, &q);
     check_written("REALM request", &w, req, sizeof req);
     check_body("REALM request", rewrite_realm_req, req, sizeof req);
-    refuse_body("rank 64", rewrite_realm_req, B(64, 0, 0, 0, 1, 0, 0, 0, 1));
+    static const uint8_t without[] = {2, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0xaa};
+    check_body("REALM request without a GPU", rewrite_realm_req, without, sizeof without);
+    refuse_body("rank 64", rewrite_realm_req, B(64, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1));
+    refuse_body("named = 2", rewrite_realm_req, B(2, 0, 0, 0, 2, 1, 0, '0', 1, 0, 0, 0, 1));
+    refuse_body("no GPU is named", rewrite_realm_req, B(2, 0, 0, 0, 1, 0, 0, 1, 0, 0, 0, 1));
+    uint8_t long_gpu[4 + 1 + 2 + KVT_WIRE_MAX_GPU + 1 + 4 + 1] = {0, 0, 0,
+                                                                  0, 1, KVT_WIRE_MAX_GPU + 1};
+    memset(long_gpu + 7, '0', KVT_WIRE_MAX_GPU + 1);
+    long_gpu[7 + KVT_WIRE_MAX_GPU + 1] = 1;
+    refuse_body("a GPU's place of 32 bytes", rewrite_realm_req, long_gpu, sizeof long_gpu);
 
-    static const uint8_t rep[] = {5, 0, 0, 0, 8, 7, 6, 5, 4, 3, 2, 1, 0xc0, 0, 0, 1, 0, 0, 0, 0};
-    kvt_realm_rep p = {
-        .realm = 5, .geometry_hash = UINT64_C(0x0102030405060708), .page_bytes = 0x10000c0};
+    static const uint8_t rep[] = {5, 0, 0, 0, 8, 7, 6, 5, 4, 3,   2,   1,   0xc0,
+                                  0, 0, 1, 0, 0, 0, 0, 4, 0, '/', 'd', '/', 'a'};
+    kvt_realm_rep p = {.realm = 5,
+                       .geometry_hash = UINT64_C(0x0102030405060708),
+                       .page_bytes = 0x10000c0,
+                       .arena_path = {"/d/a", 4}};
     kvt_wire_start(&w, scratch, sizeof scratch);
     kvt_wire_put_realm_rep(&w, &p);
     check_written("REALM reply", &w, rep, sizeof rep);
     check_body("REALM reply", rewrite_realm_rep, rep, sizeof rep);
 
-    uint8_t big[8 + KVT_WIRE_MAX_REALM_BYTES + 1] = {0, 0, 0, 0, 1, 8};
+    uint8_t big[11 + KVT_WIRE_MAX_REALM_BYTES + 1] = {[7] = 1, 8};
     kvt_realm_req got;
     CHECK_EQ(kvt_wire_get_realm_req(big, sizeof big, &got), KVT_ELIMIT);
-    big[4] = 0;
+    big[7] = 0;
     CHECK_EQ(kvt_wire_get_realm_req(big, sizeof big - 1, &got), KVT_OK);
     CHECK_EQ(got.n_bytes, KVT_WIRE_MAX_REALM_BYTES);
 }

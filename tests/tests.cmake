@@ -29,7 +29,7 @@ else()
     set(sim_seeds 2000)
 endif()
 kvt_test(sim SOURCES sim/main.c sim/clock.c sim/world.c sim/daemon.c sim/worker.c sim/keep.c
-         sim/mirror.c sim/payload.c sim/ranks.c sim/disk.c sim/view.c LIBS kvt_core
+         sim/mirror.c sim/payload.c sim/ranks.c sim/disk.c sim/view.c LIBS kvt_core kvt_device
          ARGS --count ${sim_seeds} TIMEOUT 900)
 kvt_test(sim_deep TARGET sim ARGS --seed 1000 --count 10000 LABELS slow TIMEOUT 3600)
 # The same with the arena on a GPU, which is a stand-in: cuda/README.md. Its kernels run thread by
@@ -46,9 +46,11 @@ foreach(name kill cut death access flight share drift keep tiers spill source co
              NEEDS kvtrunkd kvtrunk_cuda_fake TIMEOUT 900)
     set_property(TEST e2e_${name}_gpu APPEND PROPERTY ENVIRONMENT KVT_TEST_DEVICE=cuda)
 endforeach()
-kvt_test(e2e_device SOURCES e2e/device.c e2e/e2e.c LIBS kvtrunk_static kvt_oracle LABELS e2e
-         NEEDS kvtrunkd kvtrunk_cuda_fake TIMEOUT 300)
-set_property(TEST e2e_device APPEND PROPERTY ENVIRONMENT KVT_TEST_DEVICE=cuda)
+foreach(name device gpus)
+    kvt_test(e2e_${name} SOURCES e2e/${name}.c e2e/e2e.c LIBS kvtrunk_static kvt_oracle LABELS e2e
+             NEEDS kvtrunkd kvtrunk_tool kvtrunk_cuda_fake TIMEOUT 300)
+    set_property(TEST e2e_${name} APPEND PROPERTY ENVIRONMENT KVT_TEST_DEVICE=cuda)
+endforeach()
 # Models of other shapes: layer groups with windows, ranks.
 foreach(name hybrid ranks geometries layers)
     kvt_test(e2e_${name} SOURCES e2e/${name}.c e2e/model.c e2e/e2e.c

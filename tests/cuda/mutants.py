@@ -30,6 +30,7 @@ JOBS = {
     "ipc": ("test_ipc", []),
     "device": ("test_device", []),
     "workers": ("e2e_device", ["short"]),
+    "gpus": ("e2e_gpus", ["short"]),
 }
 
 
@@ -51,6 +52,7 @@ SOURCES = {
 # A worker and the daemon, end to end: beside the program there is the module that both load.
 SOURCES["e2e_device"] = ("tests/e2e/device.c", "tests/e2e/e2e.c", "client/lease.c", "client/seal.c",
                          "client/pages_device.c")
+SOURCES["e2e_gpus"] = ("tests/e2e/gpus.c", "tests/e2e/e2e.c")
 MODULE_SOURCES = ("kernels/device_cuda.c", "kernels/cuda_handles.c", "client/map_cuda.c")
 MAP, WORK = "client/map_cuda.c", "client/pages_device.c"
 
@@ -136,6 +138,18 @@ MUTANTS = [
     # --- what is computed
     Mutant("a path's first rows are coded", PLAIN, "kernels", ENCODE,
            "write->is_first && loses_bits(made)", "write->is_first && made->n_ranges == 0"),
+    # --- several GPUs
+    Mutant("the daemon speaks to the wrong GPU", PLAIN, "gpus", "kernels/device_cuda.c",
+           "    cudaSetDevice(d->gpu); /* if it fails, so does what follows */\n", ""),
+    Mutant("another process's memory is opened on the wrong GPU", PLAIN, "gpus",
+           "kernels/cuda_handles.c", "        error = cudaSetDevice(*ret_gpu);\n", "        ;\n"),
+    Mutant("a worker takes its thread's GPU for its own", PLAIN, "gpus", MAP,
+           "    int before = set_gpu(b->map->gpu);\n    int error = kvt_cuda_decode(",
+           "    int before = b->map->gpu;\n    int error = kvt_cuda_decode("),
+    Mutant("an area is used again on another GPU", PLAIN, "gpus", MAP,
+           "(*at)->gpu != gpu || ", ""),
+    Mutant("an area on another GPU is opened", PLAIN, "gpus", "kernels/device_cuda.c",
+           "    if (strncmp(bus_id, memory->bus_id, sizeof bus_id) != 0)\n        return KVT_EINVAL;\n", ""),
     Mutant("the GPU is not told which page is the first", PLAIN, "workers", WORK,
            "o->is_first = encoded->page == 0;", "o->is_first = 0;"),
     Mutant("sums in another order", PLAIN, "kernels_more", UNIT, "elements[r * pitch]",
@@ -191,7 +205,7 @@ class Workshop:
                  ("tests/cuda/libkvt_emulation.a", "kernels/libkvt_device.a",
                   "kernels/libkvt_module.a", "kernels/libkvt_kernels.a")]
         system = ["-lxxhash", "-lpthread", "-ldl", "-lm"]
-        if program == "e2e_device":
+        if program.startswith("e2e_"):
             self.build_module(overlay, rooms, system)
             rooms = [os.path.join(self.build, path) for path in
                      ("client/libkvtrunk.a", "client/libkvt_oracle.a", "client/libkvt_wire.a")]

@@ -12,6 +12,7 @@
 
 #include "kernels/cuda_handles.h"
 #include "kernels/device_cuda.h"
+#include "kernels/device_many.h"
 #include "tests/cuda/kit.h"
 #ifndef KVT_REAL_CUDA
 #include "tests/cuda/fake_cuda.h"
@@ -322,6 +323,53 @@ static void test_failing_calls(void) {
     expect_open(usual(), KVT_ENOTSUP, "no CUDA device");
     fake_cuda_set_devices(1);
 }
+
+/* One on each of two GPUs, as one: each offset is in its own GPU's memory, and nowhere else. */
+static void test_many(void) {
+    enum { N = 1000 };
+    kvt_device *two[2], *d;
+    kvt_page_shape shape;
+    uint8_t *page, *bytes = random_bytes(2 * N), got[N];
+    size_t page_bytes = page_of(&shape, &page);
+    uint32_t rows;
+    fake_cuda_set_devices(2);
+    kvt_device_cuda_options options = usual();
+    two[0] = open_usual();
+    options.gpu = 1;
+    path[strlen(path) - 1] ^= 1; /* the other's file */
+    CHECK_EQ(kvt_device_cuda_open(&options, NULL, 0, &two[1]), KVT_OK);
+    CHECK_EQ(kvt_device_many_open(two, 2, &d), KVT_OK);
+    CHECK(strcmp(d->ops->name, "cuda") == 0 && !d->ops->data(d));
+    int fd = staging_of(page, page_bytes);
+    for (uint64_t i = 0; i < 2; i++) {
+        uint64_t at = i * KVT_DEVICE_STRIDE;
+        CHECK_EQ(d->ops->write(d, at + DATA_BYTES - N, bytes + i * N, N), KVT_OK);
+        CHECK_EQ(d->ops->copy(d, at + 64, at + DATA_BYTES - N, N), KVT_OK);
+        CHECK_EQ(d->ops->check(d, &shape, at + PAGE_AT, page_bytes, &rows), KVT_ECORRUPT);
+        CHECK_EQ(d->ops->write_file(d, at + PAGE_AT, fd, 0, page_bytes), KVT_OK);
+        CHECK_EQ(d->ops->check(d, &shape, at + PAGE_AT, page_bytes, &rows), KVT_OK);
+    }
+    for (uint64_t i = 0; i < 2; i++) {
+        CHECK_EQ(two[i]->ops->read(two[i], 64, got, N), KVT_OK);
+        CHECK(memcmp(got, bytes + i * N, N) == 0);
+        memset(got, 0, N);
+        CHECK_EQ(d->ops->read(d, i * KVT_DEVICE_STRIDE + 64, got, N), KVT_OK);
+        CHECK(memcmp(got, bytes + i * N, N) == 0);
+    }
+    kvt_wire_memory elsewhere = {
+        .magic = KVT_MEMORY_MAGIC, .kind = KVT_MEMORY_CUDA, .bytes = 64, .bus_id = "0000:77:00.0"};
+    kvt_staged *staged;
+    CHECK_EQ(d->ops->stage(d, &elsewhere, &staged), KVT_EINVAL);
+    CHECK(!d->ops->failure(d));
+    d->ops->unstage(d, NULL);
+    d->ops->close(d);
+    CUDA(cudaSetDevice(0));
+    fake_cuda_set_devices(1);
+    path[strlen(path) - 1] ^= 1;
+    close(fd);
+    free(page);
+    free(bytes);
+}
 #endif
 
 /* ------------------------------------------------------------------------------------------------
@@ -469,6 +517,7 @@ int main(int argc, char **argv) {
     test_bad_options();
 #ifndef KVT_REAL_CUDA
     test_failing_calls();
+    test_many();
     CHECK_EQ(fake_cuda_live(), 0);
 #endif
     test_handle();

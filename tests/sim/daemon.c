@@ -9,8 +9,13 @@
  */
 
 static void *device_data(kvt_device *device) {
-    sim_world *w = ((struct sim_device *)device)->world;
-    return w->arenas[w->d->boot - 1].data;
+    const struct sim_device *d = (struct sim_device *)device;
+    const sim_world *w = d->world;
+    return w->arenas[w->d->boot - 1].data + d->gpu * w->config.arena_bytes;
+}
+
+static void device_close(kvt_device *device) {
+    (void)device;
 }
 
 /* As pread of a file: what is not there any more cannot be read. */
@@ -45,6 +50,7 @@ static kvt_status device_read(kvt_device *device, uint64_t offset, void *to, uin
 }
 
 static const kvt_device_ops device_ops = {.name = "sim",
+                                          .close = device_close,
                                           .data = device_data,
                                           .write_file = device_write_file,
                                           .check = device_check,
@@ -83,7 +89,7 @@ void sim_job_run(sim_world *w, core_job *job) {
     if (job->kind == CORE_JOB_UP || job->kind == CORE_JOB_DOWN) {
         if (job->kind == CORE_JOB_UP && sim_chance(w, 10))
             w->host[job->copies[0].from_offset + sim_below(w, job->copies[0].bytes)] ^= 0x10;
-        job_run_tier(job, &w->device.base, (char *)w->host);
+        job_run_tier(job, w->device, (char *)w->host);
         *(job->kind == CORE_JOB_UP ? &w->n.up : &w->n.down) += job->n_copies;
         for (uint32_t i = 0; i < job->n_copies; i++)
             if (sim_chance(w, 10))
@@ -91,7 +97,7 @@ void sim_job_run(sim_world *w, core_job *job) {
         return;
     }
     if (job->kind == CORE_JOB_COOL) {
-        job_run_cool(job, &w->device.base, (char *)w->host);
+        job_run_cool(job, w->device, (char *)w->host);
         for (uint32_t i = 0; i < job->n_copies; i++)
             if (sim_chance(w, 20))
                 job->copies[i].status = sim_below(w, 2) ? KVT_EIO : KVT_ENOMEM;
@@ -103,7 +109,7 @@ void sim_job_run(sim_world *w, core_job *job) {
     }
     if (job->kind == CORE_JOB_SEAL) {
         job_staging from = {.fd = job->staging};
-        job_run_seal(job, &w->device.base, &from);
+        job_run_seal(job, w->device, &from);
         for (uint32_t i = 0; i < job->n_copies; i++)
             if (sim_chance(w, 10))
                 job->copies[i].status = KVT_EIO;
@@ -140,7 +146,8 @@ static void env_random(void *context, void *to, size_t n) {
         ((uint8_t *)to)[i] = (uint8_t)sim_below(w, 256);
 }
 
-/* Full is who has nothing left that could go. (Of what is in lower tiers nothing helps.) */
+/* Full is who has nothing left that could go. (Of what is in lower tiers nothing helps, and of
+ * several arenas what stands in another.) */
 static void check_full(sim_world *w, const void *message, size_t n_bytes) {
     kvt_wire_header header;
     const uint8_t *body;
@@ -150,7 +157,7 @@ static void check_full(sim_world *w, const void *message, size_t n_bytes) {
         return;
     core_count(w->core, &n);
     w->n.full++;
-    if (n.pages_evictable && !w->config.host_bytes)
+    if (n.pages_evictable && !w->config.host_bytes && w->config.n_arenas == 1)
         sim_fail(w, "a tenant is refused as full, and %llu of its pages could go",
                  (unsigned long long)n.pages_evictable);
 }
@@ -212,16 +219,42 @@ static size_t env_report(void *context, const core *c, kvt_op op, uint32_t lines
 /* --- start, end ---------------------------------------------------------------------------------
  */
 
-void sim_core_start(sim_world *w) {
+/* The arena of each GPU is behind that of the one before. */
+static void start_arenas(sim_world *w, core_arena *parts, char (*paths)[32]) {
+    static const char *const gpus[] = {"gpu0", "gpu1", "gpu2"};
     sim_arena *arena = &w->arenas[w->d->boot - 1];
     core_config *g = &w->config;
-    arena->data = malloc(g->arena_bytes);
-    arena->generations = calloc(g->max_frames, sizeof *arena->generations);
+    kvt_device *all[SIM_MAX_GPUS] = {NULL};
+    arena->data = malloc(g->n_arenas * g->arena_bytes);
+    arena->generations = calloc((size_t)g->n_arenas * g->max_frames, sizeof *arena->generations);
     CHECK(arena->data && arena->generations);
-    memset(arena->data, 0xa5, g->arena_bytes);
+    memset(arena->data, 0xa5, g->n_arenas * g->arena_bytes);
+    for (uint32_t i = 0; i < g->n_arenas; i++) {
+        w->devices[i] = (struct sim_device){.base.ops = &device_ops, .world = w, .gpu = i};
+        all[i] = &w->devices[i].base;
+        snprintf(paths[i], sizeof paths[i], "%s%u", w->arena_path, i);
+        parts[i] = (core_arena){paths[i], g->n_arenas > 1 ? gpus[i] : "",
+                                arena->generations + (size_t)i * g->max_frames};
+    }
+    sim_device_close(w);
+    w->device = all[0];
+    if (g->n_arenas > 1)
+        CHECK_EQ(kvt_device_many_open(all, g->n_arenas, &w->device), KVT_OK);
+}
+
+void sim_device_close(sim_world *w) {
+    if (w->config.n_arenas > 1 && w->device)
+        w->device->ops->close(w->device);
+    w->device = NULL;
+}
+
+void sim_core_start(sim_world *w) {
+    core_config *g = &w->config;
+    core_arena parts[SIM_MAX_GPUS];
+    char paths[SIM_MAX_GPUS][32];
+    start_arenas(w, parts, paths);
     g->boot_id = 1000 + w->d->boot;
-    g->generations = arena->generations;
-    w->device = (struct sim_device){.base.ops = &device_ops, .world = w};
+    g->arenas = parts;
     w->env = (core_env){.context = w,
                         .now_ms = env_now,
                         .random = env_random,

@@ -46,7 +46,7 @@ static void check_total(const sim_total *total) {
     if (total->n_seeds >= 200)
         CHECK(n->lifted && n->cooled && n->cooled_reads && n->view_alone && n->view_picks &&
               n->down && n->up && n->disk_writes && n->disk_reads && n->found && n->parts_found &&
-              n->ranks_back && n->lost && n->full);
+              n->ranks_back && n->lost && n->full && n->gpu_refused);
 }
 
 int main(int argc, char **argv) {

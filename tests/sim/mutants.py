@@ -155,6 +155,26 @@ MUTANTS = [
     ("a pin that keeps nothing", "daemon/core_pin.c",
      [("    radix_pin(c->tree, p->tail);\n", ""),
       ("    p->number = 0;\n    node_unpin(c, p->tail);\n", "    p->number = 0;\n")]),
+    ("a frame that goes back to another GPU's arena", "daemon/core_arena.c",
+     [("    frames_free(frames_with(c, frame), in_arena(c, frame));\n",
+       "    frames *f = frames_with(c, frame);\n"
+       "    if (frames_in_use(c->arenas[0].frames, in_arena(c, frame)))\n"
+       "        f = c->arenas[0].frames;\n"
+       "    frames_free(f, in_arena(c, frame));\n")]),
+    ("a page in another GPU's arena than its rank's", "daemon/core_seal.c",
+     [("arena = slot_arena(c, &c->realms[job->realm], slot);", "arena = 0;")]),
+    ("a page that is copied into another GPU's memory", "kernels/device_many.c",
+     [("    if (d->ops->write_file_page)\n",
+       "    d = ((const device_many *)device)->devices[0];\n    if (d->ops->write_file_page)\n")]),
+    ("a page that comes up into another GPU's memory", "kernels/device_many.c",
+     [("    return d->ops->write(d,",
+       "    d = ((const device_many *)device)->devices[0];\n    return d->ops->write(d,")]),
+    ("a worker that is told another GPU's places", "daemon/core_arena.c",
+     [("    page->frame = in_arena(c, frame);\n    page->offset = frames_offset(f, page->frame);\n"
+       "    page->generation = frames_generation(f, page->frame);\n",
+       "    page->frame = in_arena(c, frame);\n    page->offset = frames_offset(f, page->frame);\n"
+       "    f = c->arenas[0].frames;\n"
+       "    page->generation = frames_generation(f, page->frame);\n")]),
 ]
 
 
@@ -173,7 +193,7 @@ def build(arguments, folder, path, changes):
     archives = [os.path.join(arguments.build, name) for name in (
         "daemon/libkvt_core.a", "daemon/libkvt_policy.a", "client/libkvt_wire.a",
         "radix/libkvt_radix.a", "store/libkvt_store.a", "store/libkvt_tier.a",
-        "kernels/libkvt_kernels.a")]
+        "kernels/libkvt_device.a", "kernels/libkvt_kernels.a")]
     subprocess.run([arguments.cc, *FLAGS, "-I" + arguments.root, source, *objects,
                     "-Wl,--start-group", *filter(os.path.exists, archives), "-Wl,--end-group",
                     "-lxxhash", "-lm", "-o", program], check=True)

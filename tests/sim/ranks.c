@@ -67,6 +67,7 @@ int sim_ranks_acquire(sim_world *w, sim_worker *k, int slot, int base) {
         req.realm = k->realm;
         req.rank = sim_rank(w, k);
         l->arena = k->arena;
+        l->gpu = k->gpu;
     }
     memcpy(l->tokens, e->tokens, sizeof l->tokens);
     l->n_tokens = e->n_tokens;

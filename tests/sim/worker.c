@@ -183,10 +183,19 @@ static void call_stage(sim_world *w, sim_worker *k) {
     sim_call(w, k, &o, KVT_OP_STAGE, w->n_stagings++, 0);
 }
 
+/* With several GPUs ranks are on one each, until the engines are started anew on others. */
 static void call_realm(sim_world *w, sim_worker *k) {
     outgoing o;
+    char gpu[16];
     kvt_realm_req req = {
         .rank = sim_rank(w, k), .canonical = w->canonical, .n_bytes = (uint32_t)w->n_canonical};
+    if (w->config.n_arenas > 1 && !k->any_gpu && !w->d->stopping) {
+        if (sim_chance(w, 200))
+            w->gpu_shift++;
+        uint32_t n = (sim_rank(w, k) + w->gpu_shift) % w->config.n_arenas;
+        req.gpu = (kvt_wire_str){gpu, (uint16_t)snprintf(gpu, sizeof gpu, "gpu%u", n)};
+        req.gpu_named = (uint8_t)sim_below(w, 2);
+    }
     sim_begin(&o);
     kvt_wire_put_realm_req(&o.w, &req);
     k->state = WORKER_REALM;
@@ -247,6 +256,7 @@ static void call_acquire(sim_world *w, sim_worker *k, int slot, int base) {
         memset(l, 0, sizeof *l);
         req.realm = k->realm;
         l->arena = k->arena;
+        l->gpu = k->gpu;
         sim_view_ask(w, l, &req);
     }
     uint32_t room = SIM_MAX_TOKENS - req.keep_tokens;
@@ -415,7 +425,13 @@ static void undo(sim_world *w, sim_worker *k) {
  */
 
 static uint64_t generation(const sim_worker *k, const sim_lease *l, const kvt_wire_page *page) {
-    return k->arena_of->arenas[l->arena].generations[page->frame];
+    const sim_world *of = k->arena_of;
+    return of->arenas[l->arena].generations[l->gpu * of->config.max_frames + page->frame];
+}
+
+static const uint8_t *bytes_of(const sim_worker *k, const sim_lease *l, const kvt_wire_page *page) {
+    const sim_world *of = k->arena_of;
+    return of->arenas[l->arena].data + l->gpu * of->config.arena_bytes + page->offset;
 }
 
 static void read_begin(sim_world *w, sim_worker *k, uint32_t slot, uint32_t group, uint32_t i) {
@@ -428,7 +444,7 @@ static void read_begin(sim_world *w, sim_worker *k, uint32_t slot, uint32_t grou
     k->read_half = 0;
     if (generation(k, l, page) == page->generation) {
         k->read_half = sim_below(w, page->bytes + 1);
-        memcpy(k->read_bytes, k->arena_of->arenas[l->arena].data + page->offset, k->read_half);
+        memcpy(k->read_bytes, bytes_of(k, l, page), k->read_half);
     }
 }
 
@@ -440,8 +456,7 @@ static void read_end(sim_world *w, sim_worker *k) {
     if (!l->used)
         return;
     w->n.reads++;
-    memcpy(k->read_bytes + k->read_half,
-           k->arena_of->arenas[l->arena].data + page->offset + k->read_half,
+    memcpy(k->read_bytes + k->read_half, bytes_of(k, l, page) + k->read_half,
            page->bytes - k->read_half);
     if (generation(k, l, page) != page->generation) {
         w->n.stale_reads++;
@@ -566,8 +581,9 @@ static void take_seal(sim_world *w, sim_worker *k, const uint8_t *body, size_t n
 static sim_world *arena_of(sim_world *w, const kvt_wire_str *path) {
     for (uint32_t i = 0; i < w->d->n_tenants; i++) {
         sim_world *of = w->d->worlds[i];
-        if (path->n_bytes == strlen(of->arena_path) &&
-            memcmp(path->at, of->arena_path, path->n_bytes) == 0)
+        /* Behind it stands the number of the GPU, a digit. */
+        if (path->n_bytes == strlen(of->arena_path) + 1 &&
+            memcmp(path->at, of->arena_path, path->n_bytes - 1u) == 0)
             return of;
     }
     sim_fail(w, "an arena at %.*s", path->n_bytes, path->at);
@@ -579,7 +595,6 @@ static void take_hello(sim_world *w, sim_worker *k, const kvt_wire_header *heade
     CHECK_EQ(kvt_wire_get_hello_rep(body, header->body_bytes, &rep), KVT_OK);
     memcpy(k->token, rep.token, sizeof k->token);
     k->boot_id = header->boot_id;
-    k->arena_of = arena_of(w, &rep.arena_path);
     k->arena = w->d->boot - 1;
     if (k->is_stranger)
         sim_fail(w, "worker %u: uid %u belongs to no tenant, and is served", k->index, k->uid);
@@ -591,12 +606,25 @@ static void take_hello(sim_world *w, sim_worker *k, const kvt_wire_header *heade
     } else {
         k->staging = -1;
         k->realm = 0;
+        k->any_gpu = 0;
         k->n_cancel = k->n_release = 0;
         for (uint32_t i = 0; i < SIM_MAX_LEASES; i++)
             if (k->leases[i].used)
                 k->leases[i].stale = 2;
     }
     k->state = WORKER_READY;
+}
+
+static void take_realm(sim_world *w, sim_worker *k, const uint8_t *body, size_t n) {
+    kvt_realm_rep rep;
+    CHECK_EQ(kvt_wire_get_realm_rep(body, n, &rep), KVT_OK);
+    uint32_t gpu = (uint32_t)(rep.arena_path.at[rep.arena_path.n_bytes - 1] - '0');
+    CHECK(gpu < w->config.n_arenas);
+    k->realm = rep.realm;
+    k->arena_of = arena_of(w, &rep.arena_path);
+    w->n.moved += k->gpu_boot == w->d->boot && k->gpu != gpu;
+    k->gpu = gpu;
+    k->gpu_boot = w->d->boot;
 }
 
 static void take_release(sim_world *w, sim_worker *k, const uint8_t *body, size_t n) {
@@ -617,7 +645,10 @@ static void take_error(sim_world *w, sim_worker *k, const kvt_wire_header *heade
     if (header->status == KVT_EDUPLICATE)
         sim_fail(w, "worker %u: request %llu refused as seen before", k->index,
                  (unsigned long long)header->number);
-    if (k->op == KVT_OP_HELLO || k->op == KVT_OP_STAGE) {
+    if (k->op == KVT_OP_REALM) {
+        w->n.gpu_refused++;
+        k->any_gpu = sim_chance(w, 200);
+    } else if (k->op == KVT_OP_HELLO || k->op == KVT_OP_STAGE) {
         if (k->is_stranger && header->status != KVT_EDENIED)
             sim_fail(w, "worker %u: uid %u, of no tenant, is told %s", k->index, k->uid,
                      kvt_status_name((kvt_status)header->status));
@@ -642,9 +673,7 @@ void sim_worker_message(sim_world *w, sim_worker *k, const uint8_t *bytes, size_
     else if (op == KVT_OP_STAGE)
         take_staging(w, k);
     else if (op == KVT_OP_REALM) {
-        kvt_realm_rep rep;
-        CHECK_EQ(kvt_wire_get_realm_rep(body, header.body_bytes, &rep), KVT_OK);
-        k->realm = rep.realm;
+        take_realm(w, k, body, header.body_bytes);
     } else if (op == KVT_OP_ACQUIRE || op == KVT_OP_FORK || op == KVT_OP_WAIT)
         take_lease(w, k, body, header.body_bytes);
     else if (op == KVT_OP_SEAL)

@@ -73,6 +73,13 @@ static void make_geometry(sim_world *w) {
     make_ladder(w);
 }
 
+/* Most of the worlds with ranks, and some others, have several. */
+static uint32_t gpus_of(uint64_t seed) {
+    if (seed % 4 == 3)
+        return 1 + (uint32_t)(seed / 4 % SIM_MAX_GPUS);
+    return seed % 8 == 2 || seed % 16 == 9 ? 2 : 1;
+}
+
 /* All tenants have the same model, so that nothing but the tenant keeps their pages apart. */
 static void make_model(sim_world *w) {
     make_geometry(w);
@@ -94,8 +101,11 @@ void sim_world_open(sim_world *w, sim_daemon *d, uint32_t tenant) {
     w->random += tenant * UINT64_C(0x6a09e667f3bcc909);
     w->n_workers = 2 + sim_below(w, SIM_MAX_WORKERS - 1);
     w->n_workers += w->n_workers % w->geometry.n_ranks;
+    w->gpu_shift = (uint32_t)(d->seed / 16);
+    if (gpus_of(d->seed) > 1 && d->seed % 5 < 2) /* so that ranks move: nobody else is there */
+        w->n_workers = w->geometry.n_ranks;
     snprintf(w->name, sizeof w->name, "tenant-%u", tenant);
-    snprintf(w->arena_path, sizeof w->arena_path, "arena-%u", tenant);
+    snprintf(w->arena_path, sizeof w->arena_path, "arena-%u.", tenant);
     w->uids[0] = 10 + tenant;
     w->uids[1] = 20 + tenant;
     w->gids[0] = 30 + tenant;
@@ -108,7 +118,7 @@ void sim_world_open(sim_world *w, sim_daemon *d, uint32_t tenant) {
                               .n_uids = 2,
                               .gids = w->gids,
                               .n_gids = 1,
-                              .arena_path = w->arena_path,
+                              .n_arenas = gpus_of(d->seed),
                               .staging_dir = "staging",
                               .arena_bytes = granules * UINT64_C(65536),
                               .max_frames = 8 + sim_below(w, 64),
@@ -150,6 +160,7 @@ void sim_world_close(sim_world *w) {
         free(w->arenas[i].generations);
     }
     core_close(w->core);
+    sim_device_close(w);
     free(w->host);
     sim_disk_close(w);
 }
@@ -169,8 +180,8 @@ static int check_session(void *context, const core_session_info *session) {
 static void check_quotas(sim_world *w) {
     core_counts n;
     core_count(w->core, &n);
-    if (n.arena_used_bytes > w->config.arena_bytes || n.host_used_bytes > w->config.host_bytes ||
-        n.disk_used_bytes > w->config.disk_bytes)
+    if (n.arena_used_bytes > w->config.n_arenas * w->config.arena_bytes ||
+        n.host_used_bytes > w->config.host_bytes || n.disk_used_bytes > w->config.disk_bytes)
         sim_fail(w, "%llu bytes of the arena are in use, %llu of the host, %llu of the disk",
                  (unsigned long long)n.arena_used_bytes, (unsigned long long)n.host_used_bytes,
                  (unsigned long long)n.disk_used_bytes);

@@ -65,6 +65,7 @@
 
 #include "daemon/core.h"
 #include "daemon/job.h"
+#include "kernels/device_many.h"
 #include "store/arena.h"
 
 enum {
@@ -118,6 +119,8 @@ typedef struct sim_event {
     size_t n_bytes;
 } sim_event;
 
+/* Of one daemon, with the parts of each GPU one behind the other. */
+enum { SIM_MAX_GPUS = 3 };
 typedef struct sim_arena {
     uint8_t *data;
     uint64_t *generations;
@@ -147,6 +150,7 @@ typedef struct sim_lease {
     int used;
     int stale;          /* its session was lost */
     uint32_t arena;     /* index: which daemon's */
+    uint32_t gpu;       /* and which part */
     uint64_t request;   /* of ranks that asked together; 0: it asked alone */
     uint32_t answer[3]; /* and what they were told: held, computing, claimed tokens */
     uint32_t n_tokens, held_tokens, computing_tokens, claimed_tokens;
@@ -202,9 +206,12 @@ typedef struct sim_worker {
     uint64_t boot_id, number;
     sim_world *arena_of; /* whose arena it was shown */
     uint32_t arena, realm;
-    int is_thief;   /* the file that it names is another tenant's */
-    int staging;    /* index into world's, -1 */
-    uint64_t asked; /* the newest request of its engine that it asked, or left out */
+    uint32_t gpu;      /* whose part of the arena it reads, */
+    uint32_t gpu_boot; /* and of which daemon */
+    int any_gpu;       /* it names none: another was refused */
+    int is_thief;      /* the file that it names is another tenant's */
+    int staging;       /* index into world's, -1 */
+    uint64_t asked;    /* the newest request of its engine that it asked, or left out */
     sim_lease leases[SIM_MAX_LEASES];
     /* the call under way */
     uint16_t op; /* 0: none */
@@ -253,6 +260,8 @@ typedef struct sim_worker {
     X(view_alone)   /* pages read by views whose path was gone */                                  \
     X(cooled)       /* pages that were put into fewer bits */                                      \
     X(cooled_reads) /* and read after that */                                                      \
+    X(gpu_refused)  /* workers that named one where they could not be */                           \
+    X(moved)        /* workers that came to another GPU within a boot */                           \
     X(lifted)       /* pages that a lease said were not in the arena */                            \
     X(down)                                                                                        \
     X(up)                                                                                          \
@@ -288,7 +297,10 @@ struct sim_world {
     struct sim_device {
         kvt_device base;
         sim_world *world;
-    } device;
+        uint32_t gpu;
+    } devices[SIM_MAX_GPUS];
+    kvt_device *device; /* of all */
+    uint32_t gpu_shift; /* of ranks over GPUs */
     sim_arena arenas[SIM_MAX_ARENAS];
     uint8_t *host; /* of the running daemon */
     sim_record records[SIM_MAX_RECORDS];
@@ -360,6 +372,7 @@ void sim_world_audit(sim_world *w); /* after each step */
 void sim_world_home(sim_world *w);  /* has it come to rest? Then nothing may be left */
 
 /* daemon.c: the core's env, its jobs, its end and its start */
+void sim_device_close(sim_world *w);
 void sim_core_start(sim_world *w);
 void sim_core_kill(sim_world *w);
 void sim_job_run(sim_world *w, core_job *job);
