@@ -36,7 +36,8 @@ static core *first_tenant(core *c) {
     return all[0] ? all[0] : c;
 }
 """
-FRAME_ALLOC = "kvt_status frame_alloc(core *c, uint64_t bytes, uint32_t *ret_frame) {\n"
+FRAME_ALLOC = ("kvt_status frame_alloc(core *c, uint32_t arena, uint64_t bytes,"
+               " uint32_t *ret_frame) {\n")
 
 MUTANTS = [
     ("an unpinned page", "daemon/core_acquire.c",
@@ -124,18 +125,18 @@ MUTANTS = [
     ("a page that is found in another tenant's tree", "daemon/core_session.c",
      [("int core_has_uid(const core *c, uint32_t uid) {\n",
        "int core_has_uid(const core *c, uint32_t uid) {\n    if (uid < 900)\n        return 1;\n")]),
-    ("an arena that is shown to another tenant", "daemon/core_session.c",
-     [("        .arena_path = {c->arena_path, (uint16_t)strlen(c->arena_path)},",
-       "        .arena_path = {first_tenant(c)->arena_path, (uint16_t)strlen(c->arena_path)},"),
-      ("/* The session that a returning", OTHER + "/* The session that a returning")]),
+    ("an arena that is shown to another tenant", "daemon/core_realm.c",
+     [("    const char *path = c->arenas[rq->session->arena - 1].path;\n",
+       "    const char *path = first_tenant(c)->arenas[rq->session->arena - 1].path;\n"),
+      ("void serve_realm(", OTHER + "void serve_realm(")]),
     ("a page that is charged to another tenant's quota", "daemon/core_evict.c",
      [(FRAME_ALLOC,
        OTHER + FRAME_ALLOC +
        "    uint32_t frame;\n"
        "    if (first_tenant(c) != c) {\n"
-       "        if (frames_alloc(first_tenant(c)->frames, bytes, &frame) != KVT_OK)\n"
+       "        if (frame_take(first_tenant(c), arena, bytes, &frame) != KVT_OK)\n"
        "            return KVT_EFULL;\n"
-       "        frames_free(first_tenant(c)->frames, frame);\n"
+       "        frame_free(first_tenant(c), frame);\n"
        "    }\n")]),
     ("a pin that is charged to another tenant's quota", "daemon/core_pin.c",
      [("/* Answers and returns 0 if the pin", OTHER + "/* Answers and returns 0 if the pin"),
