@@ -182,9 +182,8 @@ static kvt_status check_call(const kvt_lease *lease, layer_range layers, const k
     return KVT_OK;
 }
 
-kvt_status kvt_decode(kvt_lease *lease, size_t first_token, size_t n_tokens, uint32_t first_layer,
-                      uint32_t n_layers, const kvt_layout *to) {
-    layer_range layers = {first_layer, n_layers};
+/* KVT_OK: the caller is inside of the client, and leaves it. */
+static kvt_status decode_begin(kvt_lease *lease, layer_range layers, const kvt_layout *to) {
     kvt_status status = kvt_lease_enter(lease);
     if (status != KVT_OK)
         return status;
@@ -192,7 +191,16 @@ kvt_status kvt_decode(kvt_lease *lease, size_t first_token, size_t n_tokens, uin
     if (status == KVT_OK)
         status = check_call(lease, layers, to);
     if (status != KVT_OK)
-        goto out;
+        kvt_client_leave(lease->client);
+    return status;
+}
+
+kvt_status kvt_decode(kvt_lease *lease, size_t first_token, size_t n_tokens, uint32_t first_layer,
+                      uint32_t n_layers, const kvt_layout *to) {
+    layer_range layers = {first_layer, n_layers};
+    kvt_status status = decode_begin(lease, layers, to);
+    if (status != KVT_OK)
+        return status;
     if (first_token > lease->held_tokens || n_tokens > lease->held_tokens - first_token)
         status = kvt_error(KVT_EINVAL, "tokens %zu and %zu on; the lease holds %u", first_token,
                            n_tokens, lease->held_tokens);
@@ -202,7 +210,6 @@ kvt_status kvt_decode(kvt_lease *lease, size_t first_token, size_t n_tokens, uin
         kvt_run run = {(uint32_t)first_token, (uint32_t)n_tokens};
         status = decode_groups(lease, (row_walk){&run, 0, n_tokens}, layers, to);
     }
-out:
     kvt_client_leave(lease->client);
     return status;
 }
@@ -211,14 +218,9 @@ kvt_status kvt_decode_rows(kvt_lease *lease, size_t first_row, size_t n_rows, ui
                            uint32_t n_layers, const kvt_layout *to) {
     layer_range layers = {first_layer, n_layers};
     row_walk walk = {.skip = first_row, .left = n_rows};
-    kvt_status status = kvt_lease_enter(lease);
+    kvt_status status = decode_begin(lease, layers, to);
     if (status != KVT_OK)
         return status;
-    status = kvt_lease_catch_up(lease);
-    if (status == KVT_OK)
-        status = check_call(lease, layers, to);
-    if (status != KVT_OK)
-        goto out;
     uint32_t n_runs = kvt_lease_spread(lease, &walk.runs);
     size_t there = lease->is_view ? lease->n_rows : lease->held_tokens;
     if (first_row > there || n_rows > there - first_row)
@@ -228,7 +230,6 @@ kvt_status kvt_decode_rows(kvt_lease *lease, size_t first_row, size_t n_rows, ui
         walk.skip -= walk.runs++->n_tokens;
     if (status == KVT_OK && n_layers > 0 && n_rows > 0)
         status = decode_groups(lease, walk, layers, to);
-out:
     kvt_client_leave(lease->client);
     return status;
 }

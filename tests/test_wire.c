@@ -8,16 +8,6 @@
 #include "client/wire.h"
 #include "tests/wire_kit.h"
 
-REWRITE(hello_req)
-REWRITE(hello_rep)
-REWRITE(stage_req)
-REWRITE(realm_req)
-REWRITE(realm_rep)
-REWRITE(fork_req)
-REWRITE(wait_req)
-REWRITE_NUMBER(cancel_req, u64, number)
-REWRITE_NUMBER(tree_req, u32, max_lines)
-
 static void rewrite_pages(const uint8_t *pages, uint32_t n, kvt_writer *w) {
     for (uint32_t i = 0; i < n; i++) {
         kvt_wire_page page;

@@ -4,17 +4,6 @@
  */
 #include "tests/wire_kit.h"
 
-REWRITE(pin_rep)
-REWRITE(flush_rep)
-REWRITE(tiers_rep)
-REWRITE(prefetch_rep)
-REWRITE(importance_rep)
-REWRITE_TOKENS(pin_req)
-REWRITE_TOKENS(flush_req)
-REWRITE_NUMBER(unpin_req, u64, pin)
-REWRITE_NUMBER(snapshot_req, u32, first_place)
-REWRITE_NUMBER(tiers_req, u32, wait_ms)
-
 static void test_keep(void) {
     check_body("PIN", rewrite_pin_req,
                B(3, 0, 0, 0, 0x10, 0x27, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 7, 0, 0, 0, 0xff,

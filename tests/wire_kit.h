@@ -35,7 +35,7 @@ static void check_bytes(const char *what, const uint8_t *actual, size_t n_actual
 typedef kvt_status (*rewrite_body)(const uint8_t *body, size_t n, kvt_writer *w);
 
 #define REWRITE(name)                                                                              \
-    static kvt_status rewrite_##name(const uint8_t *body, size_t n, kvt_writer *w) {               \
+    static inline kvt_status rewrite_##name(const uint8_t *body, size_t n, kvt_writer *w) {        \
         kvt_##name message;                                                                        \
         kvt_status status = kvt_wire_get_##name(body, n, &message);                                \
         if (status == KVT_OK)                                                                      \
@@ -45,7 +45,7 @@ typedef kvt_status (*rewrite_body)(const uint8_t *body, size_t n, kvt_writer *w)
 
 /* Of a message that is one number. */
 #define REWRITE_NUMBER(name, type, field)                                                          \
-    static kvt_status rewrite_##name(const uint8_t *body, size_t n, kvt_writer *w) {               \
+    static inline kvt_status rewrite_##name(const uint8_t *body, size_t n, kvt_writer *w) {        \
         kvt_##name message;                                                                        \
         kvt_status status = kvt_wire_get_##name(body, n, &message);                                \
         if (status == KVT_OK)                                                                      \
@@ -55,7 +55,7 @@ typedef kvt_status (*rewrite_body)(const uint8_t *body, size_t n, kvt_writer *w)
 
 /* Of a message that ends with tokens. */
 #define REWRITE_TOKENS(name)                                                                       \
-    static kvt_status rewrite_##name(const uint8_t *body, size_t n, kvt_writer *w) {               \
+    static inline kvt_status rewrite_##name(const uint8_t *body, size_t n, kvt_writer *w) {        \
         kvt_##name message;                                                                        \
         kvt_status status = kvt_wire_get_##name(body, n, &message);                                \
         if (status != KVT_OK)                                                                      \
@@ -72,6 +72,26 @@ static inline void put_tokens(kvt_writer *w, const uint8_t *tokens, uint32_t n_t
         kvt_wire_get_tokens(tokens, n_tokens, copy);
     kvt_wire_put_tokens(w, copy, n_tokens);
 }
+
+REWRITE(hello_req)
+REWRITE(hello_rep)
+REWRITE(stage_req)
+REWRITE(realm_req)
+REWRITE(realm_rep)
+REWRITE(fork_req)
+REWRITE(wait_req)
+REWRITE(pin_rep)
+REWRITE(flush_rep)
+REWRITE(tiers_rep)
+REWRITE(prefetch_rep)
+REWRITE(importance_rep)
+REWRITE_TOKENS(pin_req)
+REWRITE_TOKENS(flush_req)
+REWRITE_NUMBER(cancel_req, u64, number)
+REWRITE_NUMBER(tree_req, u32, max_lines)
+REWRITE_NUMBER(unpin_req, u64, pin)
+REWRITE_NUMBER(snapshot_req, u32, first_place)
+REWRITE_NUMBER(tiers_req, u32, wait_ms)
 
 static inline kvt_status rewrite_acquire_req(const uint8_t *body, size_t n, kvt_writer *w) {
     kvt_acquire_req message;

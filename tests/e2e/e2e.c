@@ -186,6 +186,21 @@ void e2e_worker_close(e2e_worker *w) {
         gpu_stream_free(w->stream);
 }
 
+void e2e_path(uint32_t which, uint32_t *tokens) {
+    for (uint32_t i = 0; i < E2E_MAX_TOKENS; i++)
+        tokens[i] = 100000 * which + i;
+}
+
+uint32_t e2e_held(e2e_worker *w, const uint32_t *tokens, size_t n_tokens) {
+    kvt_lease *lease;
+    kvt_lease_info info;
+    CHECK_EQ(kvt_acquire(w->client, tokens, n_tokens, 0, &lease), KVT_OK);
+    kvt_lease_get(lease, &info);
+    CHECK_EQ(e2e_read(w, lease, tokens), KVT_OK);
+    CHECK_EQ(kvt_release(lease), KVT_OK);
+    return info.held_tokens;
+}
+
 size_t e2e_prompt(uint64_t *random, uint32_t *tokens) {
     uint32_t doc = check_below(random, 4), n = 1 + check_below(random, 300);
     uint32_t common = check_below(random, n + 1);

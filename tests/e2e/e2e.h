@@ -71,6 +71,12 @@ void e2e_worker_close(e2e_worker *w);
 /* A prompt that shares its beginning with others': a few documents, cut at any token. */
 size_t e2e_prompt(uint64_t *random, uint32_t *tokens);
 
+/* tokens[0 .. E2E_MAX_TOKENS) of a path that shares nothing with those of other numbers. */
+void e2e_path(uint32_t which, uint32_t *tokens);
+
+/* How much of it is held; reads that. */
+uint32_t e2e_held(e2e_worker *w, const uint32_t *tokens, size_t n_tokens);
+
 /* Decodes all that the lease holds and checks every byte. */
 kvt_status e2e_read(e2e_worker *w, kvt_lease *lease, const uint32_t *tokens);
 /* Encodes and seals what is claimed, up to max_pages of it. */

@@ -11,21 +11,6 @@
 
 enum { PAGE = E2E_PAGE_TOKENS, N = 10 * PAGE + 5 };
 
-static void make_path(uint32_t which, uint32_t *tokens) {
-    for (uint32_t i = 0; i < E2E_MAX_TOKENS; i++)
-        tokens[i] = 100000 * which + i;
-}
-
-static uint32_t held_of(e2e_worker *w, const uint32_t *tokens, size_t n) {
-    kvt_lease *lease;
-    kvt_lease_info info;
-    CHECK_EQ(kvt_acquire(w->client, tokens, n, 0, &lease), KVT_OK);
-    kvt_lease_get(lease, &info);
-    CHECK_EQ(e2e_read(w, lease, tokens), KVT_OK);
-    CHECK_EQ(kvt_release(lease), KVT_OK);
-    return info.held_tokens;
-}
-
 static void fill(e2e_worker *w, const uint32_t *tokens, size_t n) {
     kvt_lease *lease;
     CHECK_EQ(kvt_acquire(w->client, tokens, n, KVT_CLAIM, &lease), KVT_OK);
@@ -37,7 +22,7 @@ static void fill(e2e_worker *w, const uint32_t *tokens, size_t n) {
 static void flood(e2e_worker *w) {
     uint32_t tokens[E2E_MAX_TOKENS];
     for (uint32_t i = 0; i < 20; i++) {
-        make_path(500 + i, tokens);
+        e2e_path(500 + i, tokens);
         fill(w, tokens, 10 * PAGE);
     }
 }
@@ -45,12 +30,12 @@ static void flood(e2e_worker *w) {
 static void pins(e2e_daemon *d, e2e_worker *w) {
     uint32_t tokens[E2E_MAX_TOKENS];
     kvt_pin_info pin, again;
-    make_path(1, tokens);
+    e2e_path(1, tokens);
     CHECK_EQ(kvt_pin(w->client, 0, tokens, N, 0, 0, &pin), KVT_ENOENT);
     CHECK_EQ(kvt_pin(w->client, 0, tokens, 0, 0, 0, &pin), KVT_EINVAL);
     fill(w, tokens, N);
     flood(w);
-    CHECK_EQ(held_of(w, tokens, N), 0); /* without a pin it goes */
+    CHECK_EQ(e2e_held(w, tokens, N), 0); /* without a pin it goes */
     fill(w, tokens, N);
     CHECK_EQ(kvt_pin(w->client, 0, tokens, N, 0, 0, &pin), KVT_OK);
     CHECK_EQ(pin.pinned_tokens, N);
@@ -60,9 +45,9 @@ static void pins(e2e_daemon *d, e2e_worker *w) {
     CHECK_EQ(e2e_count(d, "pins"), 1);
     CHECK_EQ(e2e_count(d, "pinned_bytes"), pin.pinned_bytes);
     flood(w);
-    CHECK_EQ(held_of(w, tokens, N), N);
+    CHECK_EQ(e2e_held(w, tokens, N), N);
     CHECK_EQ(e2e_count(d, "pin_hits"), 1);
-    CHECK_EQ(held_of(w, tokens, N - 1), N - 1); /* not all of it */
+    CHECK_EQ(e2e_held(w, tokens, N - 1), N - 1); /* not all of it */
     CHECK_EQ(e2e_count(d, "pin_hits"), 1);
     /* A budget keeps the leading pages alone. */
     uint64_t page = pin.pinned_bytes / 11;
@@ -72,12 +57,12 @@ static void pins(e2e_daemon *d, e2e_worker *w) {
     CHECK_EQ(kvt_unpin(w->client, pin.pin), KVT_OK);
     CHECK_EQ(kvt_unpin(w->client, pin.pin), KVT_ENOENT);
     flood(w);
-    CHECK_EQ(held_of(w, tokens, N), again.pinned_tokens);
+    CHECK_EQ(e2e_held(w, tokens, N), again.pinned_tokens);
     /* The limit of all pins: half of the arena. */
     uint32_t more[E2E_MAX_TOKENS];
     kvt_status status = KVT_OK;
     for (uint32_t i = 0; i < 20 && status == KVT_OK; i++) {
-        make_path(50 + i, more);
+        e2e_path(50 + i, more);
         fill(w, more, 8 * PAGE);
         status = kvt_pin(w->client, 0, more, 8 * PAGE, 0, 0, &pin);
     }
@@ -97,7 +82,7 @@ static void pins_outlive(e2e_daemon *d) {
     CHECK(flushed.pins > 1 && flushed.held_pages == 0);
     CHECK_EQ(e2e_count(d, "pins"), 0);
     CHECK_EQ(e2e_count(d, "frames_used"), 0);
-    make_path(3, tokens);
+    e2e_path(3, tokens);
     fill(&w, tokens, N);
     CHECK_EQ(kvt_pin(w.client, 0, tokens, N, 1, 0, &pin), KVT_OK);
     e2e_worker_close(&w);
@@ -111,7 +96,7 @@ static void flush_while_read(e2e_daemon *d, e2e_worker *w) {
     kvt_lease *reader, *late;
     kvt_lease_info info;
     kvt_flush_info flushed;
-    make_path(7, tokens);
+    e2e_path(7, tokens);
     memcpy(branch, tokens, sizeof branch);
     branch[4 * PAGE + 3] = 9;
     fill(w, tokens, N);
@@ -121,13 +106,13 @@ static void flush_while_read(e2e_daemon *d, e2e_worker *w) {
     CHECK_EQ(kvt_flush(w->client, KVT_FLUSH_PREFIX, 0, tokens, 2 * PAGE + 1, &flushed), KVT_OK);
     CHECK_EQ(flushed.held_pages, 9);
     CHECK_EQ(flushed.pages, 7);
-    CHECK_EQ(held_of(w, tokens, N), 2 * PAGE);
-    CHECK_EQ(held_of(w, branch, N), 2 * PAGE);
+    CHECK_EQ(e2e_held(w, tokens, N), 2 * PAGE);
+    CHECK_EQ(e2e_held(w, branch, N), 2 * PAGE);
     CHECK_EQ(e2e_count(d, "flushed_held"), 1);
     CHECK_EQ(e2e_read(w, reader, tokens), KVT_OK);
     /* The place is free: another computes the same again while the reader reads the old. */
     fill(w, tokens, N);
-    CHECK_EQ(held_of(w, tokens, N), N);
+    CHECK_EQ(e2e_held(w, tokens, N), N);
     CHECK_EQ(e2e_read(w, reader, tokens), KVT_OK);
     /* The reader goes on with what it has, and gets nothing new on it. */
     CHECK_EQ(kvt_extend(reader, N, tokens + N, 20, KVT_CLAIM), KVT_OK);
@@ -141,10 +126,10 @@ static void flush_while_read(e2e_daemon *d, e2e_worker *w) {
     CHECK_EQ(e2e_count(d, "flushed_held"), 1);
     CHECK_EQ(kvt_release(late), KVT_OK);
     CHECK_EQ(e2e_count(d, "flushed_held"), 0);
-    CHECK_EQ(held_of(w, tokens, N), N);
+    CHECK_EQ(e2e_held(w, tokens, N), N);
     CHECK_EQ(kvt_flush(w->client, KVT_FLUSH_REALM, 0, NULL, 0, &flushed), KVT_OK);
     CHECK_EQ(flushed.held_pages, 0);
-    CHECK_EQ(held_of(w, tokens, N), 0);
+    CHECK_EQ(e2e_held(w, tokens, N), 0);
 }
 
 /* An adapter that is loaded anew under its old name is another: no page of the old one is served,
@@ -165,15 +150,15 @@ static void adapters(e2e_daemon *d) {
     kvt_flush_info flushed;
     open_adapter(d, &old, "1");
     open_adapter(d, &fresh, "2");
-    make_path(8, tokens);
+    e2e_path(8, tokens);
     fill(&old, tokens, N);
-    CHECK_EQ(held_of(&fresh, tokens, N), 0);
+    CHECK_EQ(e2e_held(&fresh, tokens, N), 0);
     fill(&fresh, tokens, N);
-    CHECK_EQ(held_of(&fresh, tokens, N), N);
+    CHECK_EQ(e2e_held(&fresh, tokens, N), N);
     CHECK_EQ(kvt_flush(old.client, KVT_FLUSH_REALM, 0, NULL, 0, &flushed), KVT_OK);
     CHECK_EQ(flushed.pages, 11);
-    CHECK_EQ(held_of(&old, tokens, N), 0);
-    CHECK_EQ(held_of(&fresh, tokens, N), N);
+    CHECK_EQ(e2e_held(&old, tokens, N), 0);
+    CHECK_EQ(e2e_held(&fresh, tokens, N), N);
     e2e_worker_close(&old);
     e2e_worker_close(&fresh);
 }
@@ -185,7 +170,7 @@ static void claims_expire(e2e_daemon *d) {
     uint32_t tokens[E2E_MAX_TOKENS];
     kvt_lease *first, *second;
     kvt_lease_info info;
-    make_path(11, tokens);
+    e2e_path(11, tokens);
     e2e_worker_open(&slow, d, 8, 20000);
     e2e_worker_open(&quick, d, 9, 20000);
     CHECK_EQ(kvt_acquire(slow.client, tokens, 4 * PAGE, KVT_CLAIM, &first), KVT_OK);
@@ -223,8 +208,8 @@ static void flush_reaches_the_disk(void) {
                               "disk=64MiB", disk_dir,        NULL};
     e2e_start(&d, settings);
     e2e_worker_open(&w, &d, 1, 20000);
-    make_path(21, gone);
-    make_path(22, kept);
+    e2e_path(21, gone);
+    e2e_path(22, kept);
     for (int round = 0; round < 4; round++) {
         gone[0] = 100 + (uint32_t)round;
         kept[0] = 200 + (uint32_t)round;
@@ -235,9 +220,9 @@ static void flush_reaches_the_disk(void) {
         CHECK_EQ(flushed.pages, 11);
         CHECK(WIFSIGNALED(e2e_stop(&d, SIGKILL)));
         e2e_start(&d, settings);
-        while (held_of(&w, kept, N) < N) /* found by and by */
+        while (e2e_held(&w, kept, N) < N) /* found by and by */
             ;
-        CHECK_EQ(held_of(&w, gone, N), 0);
+        CHECK_EQ(e2e_held(&w, gone, N), 0);
         e2e_await(&d, "pages_disk", 11 + 11 * (uint64_t)round);
     }
     e2e_worker_close(&w);

@@ -8,26 +8,11 @@
 
 enum { PAGE = E2E_PAGE_TOKENS, N = 3 * PAGE + 5, N_PAGES = 4 };
 
-static void make_path(uint32_t which, uint32_t *tokens) {
-    for (uint32_t i = 0; i < E2E_MAX_TOKENS; i++)
-        tokens[i] = 1000 * which + i;
-}
-
 static void fill(e2e_worker *w, const uint32_t *tokens, size_t n) {
     kvt_lease *lease;
     CHECK_EQ(kvt_acquire(w->client, tokens, n, KVT_CLAIM, &lease), KVT_OK);
     CHECK_EQ(e2e_fill(w, lease, tokens, SIZE_MAX), KVT_OK);
     CHECK_EQ(kvt_release(lease), KVT_OK);
-}
-
-static uint32_t held_of(e2e_worker *w, const uint32_t *tokens, size_t n) {
-    kvt_lease *lease;
-    kvt_lease_info info;
-    CHECK_EQ(kvt_acquire(w->client, tokens, n, 0, &lease), KVT_OK);
-    kvt_lease_get(lease, &info);
-    CHECK_EQ(e2e_read(w, lease, tokens), KVT_OK);
-    CHECK_EQ(kvt_release(lease), KVT_OK);
-    return info.held_tokens;
 }
 
 /* --- coming and going ---------------------------------------------------------------------------
@@ -57,7 +42,7 @@ static void come_and_go(uint32_t rounds) {
     e2e_start(&d, settings);
     e2e_worker_open(&w, &d, 1, 20000);
     for (uint32_t round = 0; round < rounds; round++) {
-        make_path(round, tokens);
+        e2e_path(round, tokens);
         fill(&w, tokens, N);
         if (round % 8 == 0) /* else it goes from wherever it has got to */
             e2e_await(&d, "pages_disk", N_PAGES);
@@ -72,9 +57,9 @@ static void come_and_go(uint32_t rounds) {
     CHECK_EQ(e2e_count(&d, "pages_flushed"), (uint64_t)rounds * N_PAGES);
     CHECK_EQ(e2e_count(&d, "pages_evicted"), 0);
     CHECK_EQ(e2e_count(&d, "tier_errors"), 0);
-    make_path(0, tokens);
+    e2e_path(0, tokens);
     fill(&w, tokens, N);
-    CHECK_EQ(held_of(&w, tokens, N), N);
+    CHECK_EQ(e2e_held(&w, tokens, N), N);
     e2e_worker_close(&w);
     e2e_finish(&d);
     snprintf(command, sizeof command, "rm -rf '%s'", folder);
@@ -106,10 +91,10 @@ static void too_large(void) {
     CHECK_EQ(e2e_count(&d, "realms"), 0);
     e2e_worker_open(&w, &d, 1, 20000); /* who has smaller ones is served */
     for (uint32_t i = 0; i < 30; i++) {
-        make_path(i, tokens);
+        e2e_path(i, tokens);
         fill(&w, tokens, 12 * PAGE);
     }
-    CHECK_EQ(held_of(&w, tokens, 12 * PAGE), 12 * PAGE);
+    CHECK_EQ(e2e_held(&w, tokens, 12 * PAGE), 12 * PAGE);
     /* No lower tier: what goes is gone, and no tier has any of it. */
     CHECK(e2e_count(&d, "pages_evicted") > 0);
     static const char *const none[] = {"host_bytes",    "host_used_bytes", "pages_host",

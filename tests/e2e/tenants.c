@@ -33,24 +33,9 @@ static void become(uint32_t uid, uint32_t gid, uint32_t arena_group) {
     CHECK(setuid(0) != 0);
 }
 
-static void make_path(uint32_t which, uint32_t *tokens) {
-    for (uint32_t i = 0; i < E2E_MAX_TOKENS; i++)
-        tokens[i] = 100000 * which + i;
-}
-
 static kvt_status fill(e2e_worker *w, const uint32_t *tokens, size_t n, kvt_lease **ret_lease) {
     CHECK_EQ(kvt_acquire(w->client, tokens, n, KVT_CLAIM, ret_lease), KVT_OK);
     return e2e_fill(w, *ret_lease, tokens, SIZE_MAX);
-}
-
-static uint32_t held_of(e2e_worker *w, const uint32_t *tokens, size_t n) {
-    kvt_lease *lease;
-    kvt_lease_info info;
-    CHECK_EQ(kvt_acquire(w->client, tokens, n, 0, &lease), KVT_OK);
-    kvt_lease_get(lease, &info);
-    CHECK_EQ(e2e_read(w, lease, tokens), KVT_OK);
-    CHECK_EQ(kvt_release(lease), KVT_OK);
-    return info.held_tokens;
 }
 
 /* A counter, or another number of one's own report. */
@@ -107,7 +92,7 @@ static int red(const e2e_daemon *d, uint64_t seed) {
     char text[256];
     become(RED, RED, RED);
     e2e_worker_open(&w, d, seed, 20000);
-    make_path(1, tokens);
+    e2e_path(1, tokens);
     CHECK_EQ(fill(&w, tokens, N, &lease), KVT_OK);
     CHECK_EQ(kvt_pin(w.client, 0, tokens, N, 0, 0, &pin), KVT_OK);
     text_of(w.client, "arena_path", text, sizeof text);
@@ -120,16 +105,16 @@ static int red(const e2e_daemon *d, uint64_t seed) {
     CHECK(chmod("/dev/shm/kvtrunk-test-red", 0600) == 0);
     e2e_say('r');
     CHECK_EQ(e2e_hear(), 't'); /* blue listens at red's door: tell something */
-    make_path(2, tokens);
+    e2e_path(2, tokens);
     kvt_lease *more;
     CHECK_EQ(fill(&w, tokens, N, &more), KVT_OK);
     CHECK_EQ(kvt_release(more), KVT_OK);
     e2e_say('t');
     CHECK_EQ(e2e_hear(), 'e'); /* blue has tried everything */
     unlink("/dev/shm/kvtrunk-test-red");
-    make_path(1, tokens);
+    e2e_path(1, tokens);
     CHECK_EQ(e2e_read(&w, lease, tokens), KVT_OK);
-    CHECK_EQ(held_of(&w, tokens, N), N); /* else all this passes with the cache off */
+    CHECK_EQ(e2e_held(&w, tokens, N), N); /* else all this passes with the cache off */
     CHECK_EQ(kvt_release(lease), KVT_OK);
     CHECK_EQ(number_of(w.client, "pins"), 1);
     CHECK_EQ(number_of(w.client, "pages_flushed"), 0);
@@ -147,9 +132,9 @@ static void look_by_library(e2e_worker *w, uint64_t pin) {
     kvt_flush_info flushed;
     kvt_pin_info info;
     char *text;
-    make_path(1, tokens);
-    CHECK_EQ(held_of(w, tokens, N), 0);
-    CHECK_EQ(held_of(w, tokens, 3), 0);
+    e2e_path(1, tokens);
+    CHECK_EQ(e2e_held(w, tokens, N), 0);
+    CHECK_EQ(e2e_held(w, tokens, 3), 0);
     CHECK_EQ(kvt_pin(w->client, 0, tokens, N, 0, 0, &info), KVT_ENOENT);
     CHECK_EQ(kvt_unpin(w->client, pin), KVT_ENOENT);
     CHECK_EQ(kvt_flush(w->client, KVT_FLUSH_PREFIX, 0, tokens, 1, &flushed), KVT_OK);
@@ -308,11 +293,11 @@ static int blue(const e2e_daemon *d, uint64_t seed) {
     look_by_wire(d, &w, red_lease);
     look_at_files(d);
     listen_at_door(d);
-    make_path(2, tokens); /* what red sealed while we listened */
-    CHECK_EQ(held_of(&w, tokens, N), 0);
-    make_path(1, tokens);
+    e2e_path(2, tokens); /* what red sealed while we listened */
+    CHECK_EQ(e2e_held(&w, tokens, N), 0);
+    e2e_path(1, tokens);
     CHECK_EQ(fill(&w, tokens, N, &lease), KVT_OK);
-    CHECK_EQ(held_of(&w, tokens, N), N);
+    CHECK_EQ(e2e_held(&w, tokens, N), N);
     CHECK_EQ(kvt_release(lease), KVT_OK);
     e2e_say('b');
     CHECK_EQ(e2e_hear(), 'e');
@@ -326,8 +311,8 @@ static int blue_by_group(const e2e_daemon *d, uint64_t seed) {
     uint32_t tokens[E2E_MAX_TOKENS];
     become(21005, BLUE_GROUP, BLUE);
     e2e_worker_open(&w, d, seed, 20000);
-    make_path(1, tokens);
-    CHECK_EQ(held_of(&w, tokens, N), N);
+    e2e_path(1, tokens);
+    CHECK_EQ(e2e_held(&w, tokens, N), N);
     e2e_worker_close(&w);
     return 0;
 }
@@ -353,7 +338,7 @@ static int greedy(const e2e_daemon *d, uint64_t seed) {
     become(RED, RED, RED);
     e2e_worker_open(&w, d, seed, 20000);
     for (uint32_t i = 0; refused < 200; i++) {
-        make_path(i + 1, tokens);
+        e2e_path(i + 1, tokens);
         kvt_status status = fill(&w, tokens, PAGE, &lease);
         if (status == KVT_OK) {
             CHECK_EQ(refused, 0); /* nothing of what it holds goes for more of it */
@@ -384,7 +369,7 @@ static int modest(const e2e_daemon *d, uint64_t seed) {
     become(BLUE, BLUE, BLUE);
     e2e_worker_open(&w, d, 1, 20000);
     for (uint32_t i = 0; i < 60; i++) {
-        make_path(1 + check_below(&w.random, 30), tokens);
+        e2e_path(1 + check_below(&w.random, 30), tokens);
         CHECK_EQ(fill(&w, tokens, 8 * PAGE, &lease), KVT_OK);
         CHECK_EQ(e2e_read(&w, lease, tokens), KVT_OK);
         CHECK_EQ(kvt_release(lease), KVT_OK);
