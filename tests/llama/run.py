@@ -19,6 +19,8 @@ Checks, in this order; each starts a daemon of its own:
     memory     what four workers take that keep prompts for themselves, and with the daemon
     prompts    four workers, the questions of real few-shot tasks: a table
     first      time to the first token, warm against cold and against llama.cpp's own ways: a table
+    server     (--long only) time to the first token of kvtrunk-llama beside that of llama-server with
+               --cache-ram, in turns, both from text: a table
     codecs     (--long only) KL divergence and perplexity of each codec set, on real text: a table
 
 It prints what it measured and ends with "llama: N passed, N failed". Waits are for something to become
@@ -29,11 +31,14 @@ import json
 import os
 import shutil
 import signal
+import socket
+import statistics
 import struct
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 HANG_S = 600
@@ -580,6 +585,77 @@ def first():
         check(lines[0]["cold_ms"] > 5 * lines[0]["warm_ms"], "loading is hardly faster than computing")
 
 
+class Server:
+    """llama-server with one slot: what leaves the slot it keeps in memory of its own (--cache-ram)."""
+
+    def __init__(self, which):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        program = os.path.join(os.path.dirname(options.models), "llama-build", "bin", "llama-server")
+        self.log = open(os.path.join(folder, "server.log"), "wb")
+        self.process = subprocess.Popen(
+            [program, "--model", model(which), "--host", "127.0.0.1", "--port", str(self.port),
+             "--parallel", "1", "--ctx-size", "3072", "--threads", "1", "--threads-batch", "1",
+             "--flash-attn", "on", "--cache-ram", "2048"], stdin=subprocess.DEVNULL,
+            stdout=self.log, stderr=self.log)
+
+    def is_up(self):
+        check(self.process.poll() is None, "llama-server ended with", self.process.returncode)
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health") as reply:
+                return reply.status == 200
+        except OSError:
+            return False
+
+    def ask(self, prompt):
+        """Tokens that were computed and found, and milliseconds until its first token was there."""
+        body = json.dumps({"prompt": prompt, "n_predict": 1, "temperature": 0}).encode()
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}/completion", body,
+                                         {"Content-Type": "application/json"})
+        start = time.monotonic()
+        with urllib.request.urlopen(request, timeout=HANG_S) as reply:
+            answer = json.load(reply)
+        return answer["timings"]["prompt_n"], answer["timings"]["cache_n"], \
+            1000 * (time.monotonic() - start)
+
+    def __enter__(self):
+        until(self.is_up, "llama-server serves")
+        return self
+
+    def __exit__(self, *error):
+        self.process.kill()
+        self.process.wait()
+        self.log.close()
+
+
+def tail(number, n_sums):
+    return f"\n\nQ: {number}? " + " ".join(f"Add {number + i} to {i * number}." for i in range(n_sums)) + "\nA:"
+
+
+def server():
+    prefix, other = long_prefix(), whole_text()[9000:16000]
+    rounds, sums = 9 if options.long else 3, (0, 3, 24)
+    with Daemon() as daemon, Crew(SMOLLM2, daemon.socket, 1) as (worker,), Server(SMOLLM2) as theirs:
+        cold = (worker.ask(prefix + long_question(0))["first_token_ms"],
+                theirs.ask(prefix + long_question(0))[2])
+        rows = {n: [] for n in sums}
+        for number in range(1, rounds + 1):
+            for n in sums:
+                # Its slot is taken by another text, as it is where several are served in turns.
+                theirs.ask(other + tail(number, 0))
+                ours = worker.ask(prefix + tail(number, n))
+                computed, found, ms = theirs.ask(prefix + tail(number, n))
+                check(found > 1500 and ours["loaded"] > 1500, "computed again:", found, ours)
+                rows[n].append((ours["first_token_ms"], ms, ours["computed"], computed))
+        print(f"    {'':14}{'computed':>18}{'kvtrunk':>12}{'--cache-ram':>13}{'ratio':>8}")
+        for n in sums:
+            ours, theirs_ms = (statistics.median(row[i] for row in rows[n]) for i in (0, 1))
+            print(f"    {'tail':14}{rows[n][0][2]:9} {rows[n][0][3]:8}{ours:9.1f} ms{theirs_ms:10.1f} ms"
+                  f"{statistics.median(row[1] / row[0] for row in rows[n]):8.2f}")
+        print(f"    all of it computed: {cold[0]:.0f} ms and {cold[1]:.0f} ms; medians of {rounds} in turns")
+
+
 def codecs():
     for which in (SMOLLM2_F16, GEMMA_F16):
         line = probe("codecs", which, "--windows", 20)[-1]
@@ -595,7 +671,8 @@ def codecs():
 # ------------------------------------------------------------------------------------------ main
 
 CHECKS = {c.__name__: c for c in (realm, bits, groups, tiers, flight, memory, kills, prompts, first,
-                                codecs)}
+                                server, codecs)}
+LONG_ONLY = ("server", "codecs")
 
 
 def main():
@@ -610,7 +687,7 @@ def main():
     with open(os.path.join(folder, "text"), "w", encoding="utf-8") as file:
         file.write(whole_text())
     passed, failed = 0, 0
-    names = options.checks or [n for n in CHECKS if options.long or n != "codecs"]
+    names = options.checks or [n for n in CHECKS if options.long or n not in LONG_ONLY]
     try:
         for name in names:
             start = time.monotonic()
