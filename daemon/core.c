@@ -447,7 +447,9 @@ uint64_t core_tick(core *c) {
     uint64_t groups_due = groups_tick(c, now_ms);
     waiters_wake(c);
     uint64_t due = sessions_due < waiters_due ? sessions_due : waiters_due;
+    uint64_t disk_due = disk_tick(c, now_ms);
     due = groups_due < due ? groups_due : due;
+    due = disk_due < due ? disk_due : due;
     due = due < pins_due ? due : pins_due;
     uint64_t flushes_due = flushes_tick(c, now_ms);
     due = due < flushes_due ? due : flushes_due;

@@ -3,6 +3,8 @@
  * TIER_BATCH pages each, so that copying down never crowds out what workers wait for.
  */
 #include "daemon/core_state.h"
+
+enum { DISK_RETRY_MS = 5000 };
 #include "store/tier.h"
 
 #include <string.h>
@@ -284,6 +286,12 @@ static void parent_is_gone(core *c, page_handle page) {
         tier_placed(c, before);
 }
 
+/* It may be the file system, which others fill and empty: asked again, not only after erasing. */
+static void disk_is_full(core *c) {
+    c->tiers->disk_full = 1;
+    c->tiers->disk_retry_ms = c->env.now_ms(c->env.context) + DISK_RETRY_MS;
+}
+
 static void write_done(core *c, core_copy *copy, const core_record *record) {
     tiers *t = c->tiers;
     tier_page *at = tier_of(c, copy->page);
@@ -302,7 +310,8 @@ static void write_done(core *c, core_copy *copy, const core_record *record) {
             set = TIER_STALE_RECORD;
         }
         tier_set_flags(c, copy->page, set, TIER_WRITING);
-        t->disk_full |= copy->status == KVT_EFULL;
+        if (copy->status == KVT_EFULL)
+            disk_is_full(c);
         t->disk_up &= copy->status != KVT_EIO;
         c->counts.tier_errors += copy->status == KVT_EIO;
         if (copy->status == KVT_EORDER && !record->parent_in_job && at->depth > 0 &&
@@ -363,6 +372,17 @@ void tiers_pump(core *c) {
         write_start(c);
     }
     down_start(c);
+}
+
+uint64_t disk_tick(core *c, uint64_t now_ms) {
+    tiers *t = c->tiers;
+    if (!t || !t->disk_full)
+        return UINT64_MAX;
+    if (now_ms < t->disk_retry_ms)
+        return t->disk_retry_ms;
+    t->disk_full = 0;
+    tiers_pump(c);
+    return UINT64_MAX;
 }
 
 void tier_job_done(core *c, core_job *job) {

@@ -262,6 +262,7 @@ typedef struct tiers {
     uint32_t first_erase, n_erase;
     uint64_t disk_used; /* by records that are there, being written or not erased yet */
     int disk_up, disk_full;
+    uint64_t disk_retry_ms; /* disk_full: when it is asked again, though nothing was erased */
     int down_busy, write_busy, erase_busy, verify_busy; /* one job of each kind at a time */
     kvt_status verify_status;                           /* of the last */
     uint64_t checked, corrupt;
@@ -693,6 +694,8 @@ uint64_t tier_charge(const tier_page *at); /* what its record takes of the disk'
 int room_disk(core *c, uint64_t bytes);    /* 0: not now, but perhaps when records are erased */
 
 /* --- core_spill.c: downwards --- */
+/* Asks a full disk again when it is time to; when that is next, or UINT64_MAX. */
+uint64_t disk_tick(core *c, uint64_t now_ms);
 void tiers_pump(core *c); /* starts what should be copied down, as far as jobs are free */
 void tier_job_done(core *c, core_job *job);
 core_job *tier_job(core *c, core_job_kind kind, uint32_t realm_slot); /* NULL: all are busy */

@@ -5,11 +5,13 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 
 enum {
     MAX_REQUESTS = 32, /* more than the core has jobs for the disk */
     MAX_REALMS = DISK_MAX_REALMS / 2,
     LOCK_WAIT_MS = 5000,
+    LOW_BYTES = 64 << 20,
 };
 
 typedef struct slot {
@@ -27,15 +29,43 @@ struct tier_disk {
     core_job *refused;           /* the disk did not take them: handed back by the next step */
     uint32_t realms[MAX_REALMS]; /* the last ones that were named to the disk, by number */
     uint32_t next_realm;
+    int is_full; /* said so in the log */
+    char dir[];
 };
 
 /* --- what the disk says ------------------------------------------------------------------------
  */
 
+/* A file system that others have filled: nothing else would tell why pages are not written. */
+static void note_full(tier_disk *d, const disk_request *request) {
+    uint32_t n_full = 0, n_good = 0;
+    struct statvfs fs;
+    for (uint32_t i = 0; i < request->n_items; i++) {
+        n_full += request->items[i].status == KVT_EFULL;
+        n_good += request->items[i].status == KVT_OK;
+    }
+    if (d->is_full && n_full == 0 && n_good > 0) {
+        log_write(LOG_INFO, "disk: there is room again: pages are written");
+        d->is_full = 0;
+    }
+    if (d->is_full || n_full == 0 || statvfs(d->dir, &fs) != 0)
+        return;
+    unsigned long long free_bytes = (unsigned long long)fs.f_bavail * fs.f_frsize;
+    if (free_bytes > LOW_BYTES)
+        return; /* the budget is used up, which is as it should be */
+    log_write(LOG_WARNING,
+              "disk: the file system of %s has %llu KiB left: pages are not written until there is "
+              "room, or some of the tier's go; asked again every few seconds",
+              d->dir, free_bytes >> 10);
+    d->is_full = 1;
+}
+
 static void on_done(void *context, disk_request *request) {
     tier_disk *d = context;
     slot *s = request->context;
     core_job *job = s->job;
+    if (request->kind == DISK_WRITE)
+        note_full(d, request);
     for (uint32_t i = 0; i < request->n_items; i++) {
         job->copies[i].status = request->items[i].status;
         job->records[i].serial = request->items[i].serial;
@@ -100,9 +130,11 @@ static void on_log(void *context, int level, const char *line) {
 
 kvt_status tier_disk_open(const tier_disk_options *options, char *why, size_t why_bytes,
                           tier_disk **ret_disk) {
-    tier_disk *d = calloc(1, sizeof *d);
+    size_t dir_bytes = strlen(options->dir) + 1;
+    tier_disk *d = calloc(1, sizeof *d + dir_bytes);
     if (!d)
         return KVT_ENOMEM;
+    memcpy(d->dir, options->dir, dir_bytes);
     for (uint32_t i = 0; i < MAX_REQUESTS; i++) {
         d->slots[i].next = d->free_slots;
         d->free_slots = &d->slots[i];

@@ -6,6 +6,10 @@
  */
 #include "tests/e2e/e2e.h"
 
+#include <errno.h>
+#include <sys/mount.h>
+#include <unistd.h>
+
 enum { PAGE = E2E_PAGE_TOKENS, N = 3 * PAGE + 5, N_PAGES = 4 };
 
 static void fill(e2e_worker *w, const uint32_t *tokens, size_t n) {
@@ -106,8 +110,42 @@ static void too_large(void) {
     e2e_finish(&d);
 }
 
+/* A file system that was full for a while: what could not be written then is written later, without
+ * anything else happening. */
+static void full_for_a_while(void) {
+    e2e_daemon d = {0};
+    e2e_worker w;
+    uint32_t tokens[E2E_MAX_TOKENS];
+    char folder[] = "/tmp/kvtrunk-e2e-disk-XXXXXX", disk_dir[96];
+    CHECK(mkdtemp(folder));
+    if (mount("none", folder, "tmpfs", 0, "size=3m") != 0) {
+        printf("room: left out the full disk: mounting a small tmpfs: %s\n", strerror(errno));
+        CHECK(rmdir(folder) == 0);
+        return;
+    }
+    snprintf(disk_dir, sizeof disk_dir, "disk_dir=%s", folder);
+    const char *settings[] = {"arena=16MiB", disk_dir, "disk=64MiB", "max_pages=4000", NULL};
+    e2e_start(&d, settings);
+    e2e_worker_open(&w, &d, 1, 20000);
+    uint32_t n = 0;
+    for (; n < 900 && e2e_count(&d, "full") == 0; n++) {
+        make_path(n, tokens);
+        fill(&w, tokens, N);
+    }
+    CHECK_MSG(n < 900, "3 MiB are not full after %u paths", n);
+    CHECK(mount("none", folder, "tmpfs", MS_REMOUNT, "size=64m") == 0);
+    e2e_await(&d, "pages_dirty", 0);
+    e2e_await(&d, "jobs", 0);
+    /* While it was full some may have gone to make room. */
+    CHECK_EQ(e2e_count(&d, "pages_disk") + e2e_count(&d, "pages_evicted"), (uint64_t)n * N_PAGES);
+    e2e_worker_close(&w);
+    e2e_finish(&d);
+    CHECK(umount2(folder, MNT_DETACH) == 0 && rmdir(folder) == 0);
+}
+
 int main(int argc, char **argv) {
     too_large();
+    full_for_a_while();
     come_and_go(argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : 1000);
     return 0;
 }
