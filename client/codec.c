@@ -5,6 +5,11 @@
 
 #include <stdlib.h>
 
+static kvt_status no_place(void) {
+    return kvt_error(KVT_EINVAL,
+                     "there must be a place for the number of bytes: ret_bytes is NULL");
+}
+
 /* The shape, with words about what is wrong. */
 static kvt_status shape_of(const kvt_geometry *geometry, uint32_t group, const char *codec,
                            kvt_page_shape *ret_shape) {
@@ -32,7 +37,7 @@ static kvt_status not_aligned(void) {
 kvt_status kvt_codec_room(const kvt_geometry *geometry, uint32_t group, const char *codec,
                           size_t *ret_bytes) {
     kvt_page_shape shape;
-    kvt_status status = shape_of(geometry, group, codec, &shape);
+    kvt_status status = ret_bytes ? shape_of(geometry, group, codec, &shape) : no_place();
     if (status == KVT_OK)
         *ret_bytes = kvt_page_max_bytes(&shape);
     return status;
@@ -42,7 +47,7 @@ kvt_status kvt_codec_encode(const kvt_geometry *geometry, uint32_t group, const 
                             size_t number, uint32_t n_rows, const kvt_layout *from, void *to,
                             size_t to_bytes, size_t *ret_bytes) {
     kvt_page_shape shape;
-    kvt_status status = shape_of(geometry, group, codec, &shape);
+    kvt_status status = ret_bytes ? shape_of(geometry, group, codec, &shape) : no_place();
     if (status != KVT_OK)
         return status;
     if (!from)
@@ -87,7 +92,8 @@ kvt_status kvt_codec_transcode(const kvt_geometry *geometry, uint32_t group, con
                                size_t to_bytes, size_t *ret_bytes) {
     kvt_page_shape shape;
     uint32_t rows;
-    kvt_status status = open_page(geometry, group, codec, page, page_bytes, &shape, &rows);
+    kvt_status status =
+        ret_bytes ? open_page(geometry, group, codec, page, page_bytes, &shape, &rows) : no_place();
     if (status != KVT_OK)
         return status;
     if (!is_page_at(to))

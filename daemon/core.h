@@ -233,6 +233,9 @@ typedef struct core_config {
     const char *ladder; /* "i8 > i4": sets that pages go through as they cool; NULL, "": none */
 } core_config;
 
+/* Is it a ladder ("" is none)? KVT_EINVAL, with words; KVT_ENOMEM. core_open asks, too. */
+kvt_status core_ladder_check(const char *ladder, char *why, size_t why_bytes);
+
 /* KVT_EINVAL: a limit is out of range, with a sentence in why. KVT_ENOMEM. */
 kvt_status core_open(const core_config *config, const core_env *env, char *why, size_t why_bytes,
                      core **ret_core);

@@ -64,6 +64,30 @@ struct cooling {
 /* --- ladders -----------------------------------------------------------------------------------
  */
 
+/* The newest name is a codec set, and takes less than the one in front of it: seen at one geometry
+ * that every set can have. */
+static kvt_status check_rung(const cooling *k, const char *text, char *why, size_t why_bytes) {
+    char own[128], reason[128] = "";
+    kvt_page_shape shapes[2];
+    kvt_geometry g;
+    uint32_t last = k->n_names - 1;
+    kvt_geometry_init(&g, 4, 1, 128, 64);
+    for (uint32_t i = last > 0 ? last - 1 : 0; i <= last; i++)
+        if (kvt_page_shape_init(&g, 0, k->names[i], reason, sizeof reason, &shapes[last - i]) !=
+            KVT_OK) {
+            snprintf(why ? why : own, why ? why_bytes : sizeof own, "ladder \"%.60s\": %s", text,
+                     reason);
+            return KVT_EINVAL;
+        }
+    if (last == 0 || kvt_page_bytes(&shapes[0], 64) < kvt_page_bytes(&shapes[1], 64))
+        return KVT_OK;
+    snprintf(
+        why ? why : own, why ? why_bytes : sizeof own,
+        "ladder \"%.60s\": %.32s takes no less than %.32s; give sets of ever fewer bits: i8 > i4",
+        text, k->names[last], k->names[last - 1]);
+    return KVT_EINVAL;
+}
+
 /* "i8 > i4": the sets, without the blanks around them. */
 static kvt_status read_ladder(cooling *k, const char *text, char *why, size_t why_bytes) {
     for (const char *at = text; *at;) {
@@ -75,8 +99,12 @@ static kvt_status read_ladder(cooling *k, const char *text, char *why, size_t wh
             n--;
         if (n == 0 || n >= NAME_BYTES || k->n_names == COOL_MAX_RUNGS)
             goto bad;
-        snprintf(k->names[k->n_names++], NAME_BYTES, "%.*s", (int)n, at);
+        char *name = k->names[k->n_names++];
+        snprintf(name, NAME_BYTES, "%.*s", (int)n, at);
         at = next;
+        kvt_status status = check_rung(k, text, why, why_bytes);
+        if (status != KVT_OK)
+            return status;
     }
     if (k->n_names >= 2)
         return KVT_OK;
@@ -86,6 +114,15 @@ bad:
                  "ladder \"%.100s\": 2 to %d codec sets are needed, with > between them: i8 > i4",
                  text, COOL_MAX_RUNGS);
     return KVT_EINVAL;
+}
+
+kvt_status core_ladder_check(const char *ladder, char *why, size_t why_bytes) {
+    cooling *k = ladder[0] ? calloc(1, sizeof *k) : NULL;
+    if (!k)
+        return ladder[0] ? KVT_ENOMEM : KVT_OK;
+    kvt_status status = read_ladder(k, ladder, why, why_bytes);
+    free(k);
+    return status;
 }
 
 static kvt_status add_rung(realm *r, const char *set) {

@@ -59,11 +59,13 @@ static int serve(const options *o, const config *c) {
     return code;
 }
 
-/* Are there the groups that arenas are to be given to? Not a matter of the file alone, so the
- * configuration's own check does not ask. */
-static kvt_status groups_check(const config *c, char *why, size_t why_bytes) {
+/* Is the ladder one, and are there the groups that arenas are to be given to? Not a matter of the
+ * file alone, so the configuration's own check does not ask. */
+static kvt_status values_check(const config *c, char *why, size_t why_bytes) {
     uint32_t gid;
-    kvt_status status = arena_group_gid(c->values.arena_group, &gid, why, why_bytes);
+    kvt_status status = core_ladder_check(c->values.ladder, why, why_bytes);
+    if (status == KVT_OK)
+        status = arena_group_gid(c->values.arena_group, &gid, why, why_bytes);
     for (uint32_t i = 0; i < c->n_tenants && status == KVT_OK; i++)
         status = arena_group_gid(c->tenants[i].values.arena_group, &gid, why, why_bytes);
     return status;
@@ -100,7 +102,7 @@ int main(int argc, char **argv) {
     }
     if (options_config(&o, (uint32_t)geteuid(), &c, why, sizeof why) != KVT_OK)
         return refuse(EXIT_CODE_CONFIG, why);
-    if (groups_check(&c, why, sizeof why) != KVT_OK)
+    if (values_check(&c, why, sizeof why) != KVT_OK)
         return refuse(EXIT_CODE_CONFIG, why);
     if (o.task == TASK_CHECK_CONFIG) {
         printf("the configuration is good\n");

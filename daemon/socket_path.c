@@ -7,7 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 static const char *kind_of(mode_t mode) {
@@ -84,6 +86,20 @@ static kvt_status lock_path(socket_path *s, char *why, size_t why_bytes) {
     return KVT_OK;
 }
 
+/* Who holds the lock asks, so it is no daemon of ours. A datagram socket cannot be connected to a
+ * listening one, and is told so; to one that nobody holds any more it is refused. */
+static int somebody_listens(const char *path) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    size_t n = strlen(path);
+    int fd = n < sizeof address.sun_path ? socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0) : -1;
+    if (fd < 0)
+        return 0;
+    memcpy(address.sun_path, path, n);
+    int error = connect(fd, (const struct sockaddr *)&address, sizeof address) == 0 ? 0 : errno;
+    close(fd);
+    return error == 0 || error == EPROTOTYPE;
+}
+
 kvt_status socket_path_take(const char *path, socket_path *ret_socket, char *why,
                             size_t why_bytes) {
     socket_path s = {.lock = -1};
@@ -100,6 +116,13 @@ kvt_status socket_path_take(const char *path, socket_path *ret_socket, char *why
     snprintf(s.path, sizeof s.path, "%s", path);
     snprintf(s.spare, sizeof s.spare, "%.*s~", SOCKET_PATH_BYTES - 2, path);
     kvt_status status = lock_path(&s, why, why_bytes);
+    if (status == KVT_OK && somebody_listens(s.path)) {
+        snprintf(why, why_bytes,
+                 "%s is the socket of another program that is running; it was left as it is. Stop "
+                 "that, or choose another \"socket\"",
+                 s.path);
+        status = KVT_EEXIST;
+    }
     if (status == KVT_OK)
         status = remove_socket(s.path, why, why_bytes);
     if (status != KVT_OK) {

@@ -242,6 +242,13 @@ def case_path_is_taken(folder):
     refused(folder, path=path, code=4, says=["a symbolic link"])
     check(os.readlink(path) == "elsewhere", "the link was touched")
     os.unlink(path)
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(path)
+        other.listen()
+        refused(folder, path=path, code=4, says=[path, "another program", "left as it is"])
+        with socket.socket(socket.AF_UNIX) as somebody:
+            somebody.connect(path)
+    os.unlink(path)
     with open(path + "~", "w", encoding="ascii") as file:
         file.write("precious")
     refused(folder, "--set", "arena=1MiB", path=path, code=4, says=[path + "~", "an ordinary file"])
@@ -255,6 +262,8 @@ def case_path_is_taken(folder):
     long_path = "/" + "a" * 106
     refused(folder, path=long_path, code=3, says=["107 bytes", "2 .. 106"])
     refused(folder, path="relative", code=3, says=["no absolute path"])
+    for ladder, word in (("i8 > zz", "zz"), ("i4 > i8", "takes no less"), ("i8", "2 to 4 codec sets")):
+        refused(folder, "--set", f"ladder={ladder}", path=path, code=3, says=[ladder, word])
     refused(folder, path="/no/such/folder/socket", code=4, says=["No such file"])
 
 

@@ -57,6 +57,7 @@ static void test_refused(const kvt_geometry *g) {
     fill(&from);
     CHECK_EQ(kvt_codec_room(NULL, 0, "i8", &room), KVT_EINVAL);
     CHECK_EQ(kvt_codec_room(&bad, 0, "i8", &room), KVT_EGEOMETRY);
+    CHECK_EQ(kvt_codec_room(g, 0, "i8", NULL), KVT_EINVAL);
     CHECK_EQ(kvt_codec_room(g, g->n_groups, "i8", &room), KVT_EINVAL);
     CHECK_EQ(kvt_codec_room(g, 0, "i9", &room), KVT_ESYNTAX);
     CHECK(strstr(kvt_last_error(), "codec"));
@@ -64,6 +65,8 @@ static void test_refused(const kvt_geometry *g) {
     uint8_t *page = page_new(room);
     CHECK_EQ(kvt_codec_encode(g, 0, "i8", 1, 0, &from.layout, page, room, &n), KVT_EINVAL);
     CHECK_EQ(kvt_codec_encode(g, 0, "i8", 1, 1, NULL, page, room, &n), KVT_EINVAL);
+    CHECK_EQ(kvt_codec_encode(g, 0, "i8", 1, 1, &from.layout, page, room, NULL), KVT_EINVAL);
+    CHECK_EQ(kvt_codec_transcode(g, 0, "i4", 1, page, room, page, room, NULL), KVT_EINVAL);
     CHECK_EQ(kvt_codec_encode(g, 0, "i8", 1, 1, &from.layout, page + 16, room, &n), KVT_EINVAL);
     CHECK_EQ(kvt_codec_encode(g, 0, "i8", 1, 1, &from.layout, page, 64, &n), KVT_ELIMIT);
     CHECK_EQ(kvt_codec_encode(g, 0, "i8", 1, 5, &from.layout, page, room, &n), KVT_OK);

@@ -129,7 +129,7 @@ static void full_for_a_while(void) {
     e2e_worker_open(&w, &d, 1, 20000);
     uint32_t n = 0;
     for (; n < 900 && e2e_count(&d, "full") == 0; n++) {
-        make_path(n, tokens);
+        e2e_path(n, tokens);
         fill(&w, tokens, N);
     }
     CHECK_MSG(n < 900, "3 MiB are not full after %u paths", n);
