@@ -304,8 +304,9 @@ kvt_status kvt_tokens_check(size_t n_before, const uint32_t *tokens, size_t n_to
     if (flags & ~(uint32_t)(KVT_CLAIM | KVT_LEAVE_ONE))
         return kvt_error(KVT_EINVAL, "flags 0x%x has unknown bits", flags);
     if (n_tokens > KVT_MAX_REQUEST_TOKENS - n_before)
-        return kvt_error(KVT_ELIMIT, "the path would have %zu tokens; at most %d are possible",
-                         n_before + n_tokens, KVT_MAX_REQUEST_TOKENS);
+        return kvt_error(KVT_ELIMIT,
+                         "%zu tokens behind %zu: a path has at most %d; shorten the prompt",
+                         n_tokens, n_before, KVT_MAX_REQUEST_TOKENS);
     return KVT_OK;
 }
 
@@ -553,7 +554,10 @@ kvt_status kvt_fork(kvt_lease *lease, size_t n_tokens, kvt_lease **ret_lease) {
         return status;
     if (lease->is_view)
         status = kvt_error(KVT_EINVAL, "the lease is a view: acquire another one");
-    else if (!ret_lease || n_tokens > lease->n_tokens)
+    else if (!ret_lease)
+        status =
+            kvt_error(KVT_EINVAL, "there must be a place for the new lease: ret_lease is NULL");
+    else if (n_tokens > lease->n_tokens)
         status = kvt_error(KVT_EINVAL, "kvt_fork at token %zu of %u", n_tokens, lease->n_tokens);
     else
         status = fork_lease(lease, n_tokens, ret_lease);

@@ -14,6 +14,11 @@ kvt_status tier_host_open(uint64_t bytes, char *why, size_t why_bytes, tier_host
     tier_host host = {.bytes = bytes, .fd = -1};
     memory_room room;
     memory_room_get("/dev/shm", &room);
+    if (bytes > room.memory && room.group == UINT64_MAX)
+        return kvt_say(why, why_bytes, KVT_EFULL,
+                       "a host tier of %" PRIu64 " MiB is not to be had: %" PRIu64
+                       " MiB of memory are available. Set a smaller \"host\"",
+                       bytes >> 20, room.memory >> 20);
     if (bytes > room.memory || bytes > room.group)
         return kvt_say(why, why_bytes, KVT_EFULL,
                        "a host tier of %" PRIu64 " MiB is not to be had: %" PRIu64
