@@ -159,7 +159,7 @@ int main(int argc, char **argv) {
     CHECK(mkdtemp(folder));
     snprintf(disk_dir, sizeof disk_dir, "disk_dir=%s", folder);
     const char *settings[] = {"arena=8MiB",  "host=8MiB",       disk_dir,
-                              "disk=256MiB", "max_pages=20000", NULL};
+                              "disk=256MiB", "max_pages=40000", NULL};
     e2e_start(&d, settings);
     for (uint64_t round = 1; round <= rounds; round++) {
         e2e_worker w;
