@@ -392,6 +392,12 @@ static void serve_session(core *c, request *rq, pipe_entry *pipe) {
     serve(c, rq);
 }
 
+void core_go_on(core *c) {
+    waiters_wake(c);
+    tiers_pump(c);
+    cool_pump(c);
+}
+
 void core_message(core *c, core_ticket ticket, const void *message, size_t n) {
     pipe_entry *pipe = pipe_find(c, ticket.pipe);
     if (!pipe)
@@ -414,9 +420,7 @@ void core_message(core *c, core_ticket ticket, const void *message, size_t n) {
         serve_hello(c, &rq, pipe);
     else
         serve_session(c, &rq, pipe);
-    waiters_wake(c);
-    tiers_pump(c);
-    cool_pump(c);
+    core_go_on(c);
 }
 
 void core_job_done(core *c, core_job *job) {
@@ -435,8 +439,7 @@ void core_job_done(core *c, core_job *job) {
     waiters_wake(c);
     if (c->n_flushes)
         flushes_tick(c, c->env.now_ms(c->env.context));
-    tiers_pump(c);
-    cool_pump(c);
+    core_go_on(c);
 }
 
 uint64_t core_tick(core *c) {
@@ -445,7 +448,6 @@ uint64_t core_tick(core *c) {
     uint64_t waiters_due = waiters_tick(c, now_ms);
     uint64_t pins_due = pins_tick(c, now_ms), claims_due = claims_tick(c, now_ms);
     uint64_t groups_due = groups_tick(c, now_ms);
-    waiters_wake(c);
     uint64_t due = sessions_due < waiters_due ? sessions_due : waiters_due;
     uint64_t disk_due = disk_tick(c, now_ms);
     due = groups_due < due ? groups_due : due;
@@ -453,6 +455,7 @@ uint64_t core_tick(core *c) {
     due = due < pins_due ? due : pins_due;
     uint64_t flushes_due = flushes_tick(c, now_ms);
     due = due < flushes_due ? due : flushes_due;
+    core_go_on(c);
     return due < claims_due ? due : claims_due;
 }
 

@@ -2,9 +2,8 @@
  * core_arena.c - the arenas, and who reads which. A daemon has one arena in host memory, or one on
  * each GPU that it was given; all are equally large, and the tree is one over all of them.
  *
- *                  realm: rank 0 -> arena 0 (GPU 0)         frame f of arena a is a * max_frames +
- * f, node: [rank 0 | rank 1]     \                         its offset a * KVT_DEVICE_STRIDE +
- * offset realm: rank 1 -> arena 1 (GPU 1)
+ *     realm   rank 0 --> arena 0 (GPU 0)     frame f of arena a: a * max_frames + f
+ *             rank 1 --> arena 1 (GPU 1)     its offset:         a * KVT_DEVICE_STRIDE + offset
  *
  * All pages of a rank stand in one arena: that of the GPU which its first worker has named. A
  * worker maps this one and no other, so it must never be told of a page that stands elsewhere: a

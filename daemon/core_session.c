@@ -72,7 +72,7 @@ void core_pipe_removed(core *c, uint32_t pipe) {
         s->pipe = 0;
         s->orphaned_ms = c->env.now_ms(c->env.context);
     }
-    waiters_wake(c);
+    core_go_on(c);
 }
 
 /* --- sessions ----------------------------------------------------------------------------------
@@ -300,7 +300,7 @@ void core_peer_gone(core *c, uint32_t number) {
         return;
     c->counts.sessions_died++;
     session_end(c, s);
-    waiters_wake(c);
+    core_go_on(c);
 }
 
 uint64_t sessions_tick(core *c, uint64_t now_ms) {

@@ -381,7 +381,6 @@ uint64_t disk_tick(core *c, uint64_t now_ms) {
     if (now_ms < t->disk_retry_ms)
         return t->disk_retry_ms;
     t->disk_full = 0;
-    tiers_pump(c);
     return UINT64_MAX;
 }
 

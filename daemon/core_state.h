@@ -412,6 +412,10 @@ void reply_error(core *c, core_ticket ticket, uint16_t op, uint64_t number, kvt_
 /* The peer sent bytes that are not the protocol. */
 void nonsense(core *c, uint32_t pipe);
 
+/* At the end of whatever happened to the core: what has become possible by it begins at once, and
+ * does not wait for something else to happen, perhaps to somebody else. */
+void core_go_on(core *c);
+
 /* --- core_session.c --- */
 pipe_entry *pipe_find(core *c, uint32_t pipe);
 session *session_of_number(core *c, uint32_t number);
@@ -694,7 +698,7 @@ uint64_t tier_charge(const tier_page *at); /* what its record takes of the disk'
 int room_disk(core *c, uint64_t bytes);    /* 0: not now, but perhaps when records are erased */
 
 /* --- core_spill.c: downwards --- */
-/* Asks a full disk again when it is time to; when that is next, or UINT64_MAX. */
+/* A full disk may be asked again when it is time to; when that is next, or UINT64_MAX. */
 uint64_t disk_tick(core *c, uint64_t now_ms);
 void tiers_pump(core *c); /* starts what should be copied down, as far as jobs are free */
 void tier_job_done(core *c, core_job *job);

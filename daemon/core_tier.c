@@ -188,8 +188,9 @@ static order *host_order(const core *c, const page_entry *entry, const tier_page
         return at->flags & TIER_WRITING ? NULL : t->host_dirty;
     if (entry->frame != PAGE_NO_FRAME)
         return t->host_clean;
-    return c->config.n_arenas > 1 && !c->config.disk_bytes ? t->host_dirty
-                                                           : NULL; /* see room_host_one */
+    if (c->config.disk_bytes)
+        return NULL;                                      /* never written: it goes with its node */
+    return c->config.n_arenas > 1 ? t->host_dirty : NULL; /* see room_host_one */
 }
 
 /* Dirty pages go in the order in which they were sealed where all are to be written, so parents
