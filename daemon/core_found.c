@@ -186,7 +186,7 @@ static page_handle page_for(core *c, const realm *r, radix_node parent, const co
     return page;
 }
 
-void core_found_page(core *c, const core_found *found) {
+static void found_page(core *c, const core_found *found) {
     const core_record *record = found->record;
     tiers *t = c->tiers;
     realm *r = realm_get(c, found->realm);
@@ -209,6 +209,11 @@ void core_found_page(core *c, const core_found *found) {
         remember(c, page, record, found->bytes, TIER_STALE_RECORD);
 }
 
+void core_found_page(core *c, const core_found *found) {
+    found_page(c, found);
+    core_go_on(c);
+}
+
 uint32_t core_found_realm(core *c, const void *canonical, size_t n_bytes) {
     char why[256];
     realm *r;
@@ -228,6 +233,5 @@ void core_found_all(core *c) {
     t->found = NULL;
     t->open = NULL;
     windows_pass_all(c);
-    waiters_wake(c);
-    tiers_pump(c);
+    core_go_on(c);
 }

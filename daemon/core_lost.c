@@ -123,5 +123,5 @@ void core_disk_lost(core *c) {
         else
             tier_placed(c, page);
     }
-    waiters_wake(c);
+    core_go_on(c);
 }

@@ -415,8 +415,7 @@ void core_disk_up(core *c, int up) {
     if (!c->tiers || !c->config.disk_bytes)
         return;
     c->tiers->disk_up = up;
-    if (up)
-        tiers_pump(c);
+    core_go_on(c);
 }
 
 /* --- SPILL: everything down, now ---------------------------------------------------------------
