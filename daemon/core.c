@@ -413,6 +413,7 @@ void core_message(core *c, core_ticket ticket, const void *message, size_t n) {
         return;
     }
     rq.n_bytes = rq.header.body_bytes;
+    int has_session = pipe->session != 0;
     c->counts.requests++;
     if (rq.header.op == KVT_OP_PING)
         serve_ping(c, &rq);
@@ -420,7 +421,10 @@ void core_message(core *c, core_ticket ticket, const void *message, size_t n) {
         serve_hello(c, &rq, pipe);
     else
         serve_session(c, &rq, pipe);
-    core_go_on(c);
+    /* A stranger's message changes nothing, and nobody works for it. */
+    pipe = pipe_find(c, ticket.pipe);
+    if (has_session || (pipe && pipe->session))
+        core_go_on(c);
 }
 
 void core_job_done(core *c, core_job *job) {

@@ -65,13 +65,13 @@ void core_pipe_removed(core *c, uint32_t pipe) {
         return;
     uint32_t slot = entry->session;
     pipe_remove(c, entry);
-    if (slot) {
-        session *s = &c->sessions[slot - 1];
-        waiters_drop(c, s);
-        s->state = SESSION_ORPHAN;
-        s->pipe = 0;
-        s->orphaned_ms = c->env.now_ms(c->env.context);
-    }
+    if (!slot)
+        return;
+    session *s = &c->sessions[slot - 1];
+    waiters_drop(c, s);
+    s->state = SESSION_ORPHAN;
+    s->pipe = 0;
+    s->orphaned_ms = c->env.now_ms(c->env.context);
     core_go_on(c);
 }
 
