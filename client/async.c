@@ -22,6 +22,7 @@ enum { STACK_BYTES = 256 * 1024 };
 
 typedef enum pending_call {
     CALL_ACQUIRE,
+    CALL_VIEW,
     CALL_EXTEND,
     CALL_FORK,
     CALL_WAIT,
@@ -48,6 +49,9 @@ struct kvt_pending {
     size_t from_tokens; /* keep_tokens of extend, held_tokens of wait */
     uint32_t flags;
     uint32_t wait_ms;
+    kvt_span *spans; /* of a view */
+    size_t n_spans;
+    kvt_view view;
     /* what came of it; written before it has ended, read after */
     kvt_status status;
     kvt_outcome outcome;
@@ -75,6 +79,9 @@ static kvt_status call_now(kvt_pending *p) {
     switch (p->call) {
     case CALL_ACQUIRE:
         return kvt_acquire(p->client, p->tokens, p->n_tokens, p->flags, &p->outcome.lease);
+    case CALL_VIEW:
+        return kvt_acquire_view(p->client, p->tokens, p->n_tokens, p->spans, p->n_spans, &p->view,
+                                p->flags, &p->outcome.lease);
     case CALL_EXTEND:
         return kvt_extend(p->lease, p->from_tokens, p->tokens, p->n_tokens, p->flags);
     case CALL_FORK:
@@ -215,8 +222,10 @@ static kvt_status hire(kvt_client *c) {
  */
 
 static void pending_free(kvt_pending *p) {
-    if (p)
+    if (p) {
         free(p->tokens);
+        free(p->spans);
+    }
     free(p);
 }
 
@@ -293,6 +302,37 @@ kvt_status kvt_acquire_begin(kvt_client *client, const uint32_t *tokens, size_t 
     kvt_pending *p = pending_new(client, CALL_ACQUIRE, user, tokens, n_tokens);
     if (p)
         p->flags = flags;
+    return begin(client, p, ret_pending);
+}
+
+kvt_status kvt_acquire_view_begin(kvt_client *client, const uint32_t *tokens, size_t n_tokens,
+                                  const kvt_span *spans, size_t n_spans, const kvt_view *view,
+                                  uint32_t flags, void *user, kvt_pending **ret_pending) {
+    if (!client || !ret_pending || client->reports_only)
+        return kvt_error(KVT_EINVAL,
+                         "kvt_acquire_view_begin needs a client of kvt_open and ret_pending");
+    kvt_status status = kvt_view_check(view, flags);
+    if (status == KVT_OK)
+        status = kvt_tokens_check(0, tokens, n_tokens, flags);
+    if (status == KVT_OK)
+        status = kvt_spans_check(spans, n_spans, 0, n_tokens);
+    if (status == KVT_OK)
+        status = kvt_client_enter(client);
+    if (status != KVT_OK)
+        return status;
+    kvt_pending *p = pending_new(client, CALL_VIEW, user, tokens, n_tokens);
+    if (p) {
+        p->flags = flags;
+        p->view = *view;
+        p->n_spans = n_spans;
+        p->spans = n_spans ? kvt_memory_get(n_spans * sizeof *spans) : NULL;
+    }
+    if (p && p->spans) {
+        memcpy(p->spans, spans, n_spans * sizeof *spans);
+    } else if (p && n_spans) {
+        pending_free(p);
+        p = NULL;
+    }
     return begin(client, p, ret_pending);
 }
 
@@ -414,7 +454,7 @@ kvt_status kvt_pending_next(kvt_client *client, kvt_pending **ret_pending) {
  */
 
 static int gives_lease(const kvt_pending *p) {
-    return p->call == CALL_ACQUIRE || p->call == CALL_FORK;
+    return p->call == CALL_ACQUIRE || p->call == CALL_VIEW || p->call == CALL_FORK;
 }
 
 /* Until it has ended; it is in no list then. */

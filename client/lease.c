@@ -403,6 +403,18 @@ kvt_status kvt_acquire_ranks(kvt_client *client, uint64_t group, uint64_t reques
     return status;
 }
 
+kvt_status kvt_acquire_view_ranks(kvt_client *client, uint64_t group, uint64_t request,
+                                  const uint32_t *tokens, size_t n_tokens, const kvt_view *view,
+                                  uint32_t flags, kvt_lease **ret_lease) {
+    kvt_status status = check_group(group, request);
+    if (status == KVT_OK)
+        status = kvt_view_check(view, flags);
+    if (status == KVT_OK)
+        status = acquire_checked(client, group, request, tokens, n_tokens, NULL, 0, view, flags,
+                                 ret_lease);
+    return status;
+}
+
 /* --- extend -------------------------------------------------------------------------------------
  */
 

@@ -1,8 +1,8 @@
 /*
- * manual.c - makes kvtrunk(3) of kvtrunk.h, at build: the header is the manual, and the page says
- * the same, whatever is added there.
+ * manual.c - makes kvtrunk(3) of kvtrunk.h and of the parts that it includes, at build: the header
+ * is the manual, and the page says the same, whatever is added there.
  *
- *     kvtrunk_manual kvtrunk.h example.c >kvtrunk.3
+ *     kvtrunk_manual kvtrunk.h kvtrunk_view.h example.c >kvtrunk.3
  *
  * How the header is read: a comment in the first column belongs to the declarations below it. A
  * comment that begins with a rule (of dashes) begins a section, whose title is its next line. In
@@ -166,7 +166,7 @@ static int put_comment(int line, int print) {
  */
 
 static int is_code(const char *line) {
-    static const char *const others[] = {"#if",          "#endif", "#include", "#define KVTRUNK_H",
+    static const char *const others[] = {"#if",          "#endif", "#include", "#define KVTRUNK_",
                                          "extern \"C\"", "/*"};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (begins(line, others[i]))
@@ -240,13 +240,8 @@ static void put_synopsis(void) {
     set_verbatim(0);
 }
 
-static void put_header(void) {
-    puts(".TH KVTRUNK 3 \"\" \"kvtrunk\" \"Library functions\"");
-    heading("name");
-    puts("kvtrunk \\- share encoded KV pages of prompts between inference workers");
-    put_synopsis();
-    heading("description");
-    int line = put_comment(0, 1);
+/* From the line on, which no comment encloses. */
+static void put_items(int line) {
     while (line < n_lines) {
         if (begins(lines[line], "/*"))
             line = put_item(line);
@@ -261,6 +256,21 @@ static void put_header(void) {
     }
 }
 
+static void put_header(void) {
+    puts(".TH KVTRUNK 3 \"\" \"kvtrunk\" \"Library functions\"");
+    heading("name");
+    puts("kvtrunk \\- share encoded KV pages of prompts between inference workers");
+    put_synopsis();
+    heading("description");
+    put_items(put_comment(0, 1));
+}
+
+/* Of a part its own first comment, which says whose part it is, is left out. */
+static void put_part(const char *path) {
+    read_lines(path);
+    put_items(put_comment(0, 0));
+}
+
 static void put_example(const char *path) {
     read_lines(path);
     heading("example");
@@ -272,12 +282,14 @@ static void put_example(const char *path) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 3) {
-        fprintf(stderr, "usage: kvtrunk_manual kvtrunk.h example.c\n");
+    if (argc < 3) {
+        fprintf(stderr, "usage: kvtrunk_manual kvtrunk.h [PART.h ...] example.c\n");
         return 2;
     }
     read_lines(argv[1]);
     put_header();
-    put_example(argv[2]);
+    for (int i = 2; i < argc - 1; i++)
+        put_part(argv[i]);
+    put_example(argv[argc - 1]);
     return fflush(stdout) == 0 ? 0 : 1;
 }

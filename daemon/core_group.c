@@ -10,8 +10,8 @@
  *     all release               the anchor goes
  *
  * The anchor is a lease of nobody's: it has the path's pins, and the pages of its windows for all
- * ranks. It goes when the last lease of the request is gone and all ranks have come; a rank that
- * never comes is waited for no longer than grace_ms after that.
+ * ranks, or those of its view. It goes when the last lease of the request is gone and all ranks
+ * have come; a rank that never comes is waited for no longer than grace_ms after that.
  *
  * The group computes as one: its name stands in the pages that it fills. A rank that lets go before
  * its own part of them is sealed (it died, perhaps) gives them up for all, since without its part
@@ -75,6 +75,7 @@ static int same_path(const core *c, const lease *anchor, radix_node from, const 
 int group_check(core *c, request *rq, const kvt_acquire_req *req, uint32_t realm_slot,
                 uint32_t rank, radix_node from, uint32_t n_tokens, group_entry **ret_entry) {
     const realm *r = &c->realms[realm_slot];
+    int is_view = (req->flags & KVT_ACQUIRE_VIEW) != 0;
     *ret_entry = NULL;
     if (!req->group) {
         if (r->n_ranks == 1 || !(req->flags & KVT_ACQUIRE_CLAIM))
@@ -99,6 +100,11 @@ int group_check(core *c, request *rq, const kvt_acquire_req *req, uint32_t realm
     }
     if (g && !same_path(c, &g->anchor, from, c->asked, n_tokens)) {
         refuse(c, rq, KVT_EINVAL, "request %llu of the group was for another path",
+               (unsigned long long)req->request);
+        return 0;
+    }
+    if (g && (g->anchor.is_view != is_view || (is_view && !view_is_same(&g->anchor, req)))) {
+        refuse(c, rq, KVT_EINVAL, "request %llu of the group was for another view of the path",
                (unsigned long long)req->request);
         return 0;
     }
@@ -144,21 +150,32 @@ void group_enter(core *c, lease *l, const kvt_acquire_req *req, group_entry *g) 
 static void group_end(core *c, group_entry *g) {
     lease *anchor = &g->anchor;
     lease_tell(c, anchor, &(held_prefix){0});
+    view_drop(c, anchor);
     lease_drop_path(c, anchor, anchor->tail, anchor->partial);
     g->group = 0;
     c->n_groups--;
     c->wake = 1;
 }
 
+static uint64_t all_ranks(const core *c, const lease *l) {
+    uint32_t n = c->realms[l->realm].n_ranks;
+    return n == 64 ? UINT64_MAX : (UINT64_C(1) << n) - 1;
+}
+
+int group_is_whole(core *c, const lease *l, int at_once) {
+    group_entry *g = &c->groups[l->group - 1];
+    if (at_once)
+        g->joined = all_ranks(c, l);
+    return g->joined == all_ranks(c, l);
+}
+
 void group_leave(core *c, lease *l, uint32_t of) {
     if (!of)
         return;
     group_entry *g = &c->groups[of - 1];
-    const realm *r = &c->realms[l->realm];
-    uint64_t all = r->n_ranks == 64 ? UINT64_MAX : (UINT64_C(1) << r->n_ranks) - 1;
     g->n_leases--;
     g->end_ms = c->env.now_ms(c->env.context) + c->config.grace_ms;
-    if (g->n_leases == 0 && g->joined == all)
+    if (g->n_leases == 0 && g->joined == all_ranks(c, l))
         group_end(c, g);
 }
 

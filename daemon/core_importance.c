@@ -80,7 +80,7 @@ static uint32_t note_path(core *c, const lease *l, const held_prefix *h,
 /* Those of a view are counted through its runs; some of its pages may have left the tree. */
 static uint32_t note_view(core *c, const lease *l, const kvt_importance_req *req) {
     uint32_t at = 0, n_noted = 0, last_number = UINT32_MAX;
-    for (uint32_t i = l->first_view_page; i; i = c->view_pages[i - 1].next) {
+    for (uint32_t i = view_of(c, l)->first_view_page; i; i = c->view_pages[i - 1].next) {
         const view_page *v = &c->view_pages[i - 1];
         if (v->number == last_number)
             continue;

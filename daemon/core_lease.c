@@ -149,7 +149,7 @@ static uint32_t lease_whole_tokens(const core *c, const lease *l) {
 
 uint32_t lease_held_tokens(const core *c, const lease *l) {
     if (l->is_view)
-        return l->view_tokens;
+        return view_of(c, l)->view_tokens;
     return lease_look(c, l, UINT32_MAX).tokens;
 }
 

@@ -166,8 +166,9 @@ static int promote_view(core *c, const lease *l) {
     lift jobs = {0};
     if (!c->tiers || c->tiers->n_absent == 0)
         return 0;
-    if (lift_view(c, &jobs, l, 1, &n_on_way))
-        lift_view(c, &jobs, l, 0, &n_on_way);
+    const lease *of = view_of(c, l);
+    if (lift_view(c, &jobs, of, 1, &n_on_way))
+        lift_view(c, &jobs, of, 0, &n_on_way);
     lift_submit(c, &jobs.up);
     lift_submit(c, &jobs.read);
     return n_on_way > 0;

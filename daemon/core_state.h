@@ -122,7 +122,8 @@ typedef struct lease {
      * each of those has a reference of the lease. Realms without windows need none of it. */
     uint32_t told_tokens;
     radix_node told_last; /* the page with the last of them */
-    /* A view has its pages, and no place in the tree: its tail is the root. See core_view.c. */
+    /* A view has its pages, and no place in the tree: its tail is the root. See core_view.c. What
+     * stands behind is_view is that of view_of: of ranks that asked together, their anchor's. */
     uint8_t is_view;
     uint8_t is_settled;   /* what it has was told: each page is in the arena */
     uint32_t view_tokens; /* end of what it has */
@@ -137,8 +138,8 @@ typedef struct view_page {
     page_handle page;
     uint64_t rows[VIEW_WORDS];
     uint32_t number; /* of the path */
-    uint32_t group;
-    uint32_t next; /* index + 1: by number, then group; or the free list */
+    uint32_t rank, group;
+    uint32_t next; /* index + 1: by number, then rank, then group; or the free list */
 } view_page;
 
 /* A request of ranks that ask together, see core_group.c. */
@@ -571,6 +572,8 @@ void group_follow(core *c, lease *l, const group_entry *g);
 void group_enter(core *c, lease *l, const kvt_acquire_req *req,
                  group_entry *g); /* NULL: a new one */
 void group_leave(core *c, lease *l, uint32_t of);
+/* Have all ranks of the lease's request come? at_once: none is waited for any more. */
+int group_is_whole(core *c, const lease *l, int at_once);
 void group_answer(core *c, const lease *l, kvt_lease_rep *rep, held_prefix *h);
 uint64_t groups_tick(core *c, uint64_t now_ms);
 
@@ -580,6 +583,9 @@ void reply_acquire(core *c, core_ticket ticket, uint64_t number, lease *l, uint3
 
 /* --- core_view.c --- */
 int view_check(core *c, request *rq, const kvt_acquire_req *req); /* 0: refused */
+/* Whose pages the view has: its own, or those that it has with the other ranks of its request. */
+const lease *view_of(const core *c, const lease *l);
+int view_is_same(const lease *anchor, const kvt_acquire_req *req); /* as the first rank asked for */
 /* The lease, whose path is found, becomes a view of it. KVT_ELIMIT: views name too many pages. */
 kvt_status view_take(core *c, lease *l, const kvt_acquire_req *req);
 void view_drop(core *c, lease *l); /* nothing to do if it is none */

@@ -44,25 +44,27 @@ static void audit_page(views *a, const lease *l, const view_page *v) {
         a->fault = "a view was told of a page that has left the arena";
     else if (entry->node != RADIX_NONE &&
              (radix_depth(c->tree, entry->node) != v->number + 1 ||
-              node_page(c, entry->node, slot_of(r, l->rank, v->group)) != v->page))
+              node_page(c, entry->node, slot_of(r, v->rank, v->group)) != v->page))
         a->fault = "a view names another page than that of its place";
     a->viewed[(uint32_t)v->page]++;
     a->n_view_pages++;
 }
 
-/* One page of each group that needs it, in order; and all numbers that have rows. */
+/* One page of each rank and group that needs it, in order; and all numbers that have rows. */
 static void audit_view(views *a, const lease *l) {
     const core *c = a->c;
     const realm *r = &c->realms[l->realm];
     uint32_t n_picks = 0, i = l->first_view_page;
     uint32_t n_pages = (l->view_tokens + r->page_tokens - 1) / r->page_tokens;
-    a->n_views++;
     for (uint32_t number = 0; number < n_pages && !a->fault; number++) {
         const view_page *first = NULL;
-        for (uint32_t group = 0; group < r->n_groups; group++) {
+        for (uint32_t slot = 0; slot < r->n_ranks * r->n_groups; slot++) {
+            uint32_t rank = slot / r->n_groups, group = slot % r->n_groups;
+            if (l->rank != ALL_RANKS && rank != l->rank)
+                continue;
             const view_page *v = i ? &c->view_pages[i - 1] : NULL;
-            uint32_t from = kvt_wire_window_first(l->view_end, r->windows[group]);
-            if (!v || v->number != number || v->group != group) {
+            uint32_t from = kvt_wire_window_first(l->view_tokens, r->windows[group]);
+            if (!v || v->number != number || v->rank != rank || v->group != group) {
                 if (first && number >= from / r->page_tokens)
                     a->fault = "a view has no page of a group that needs it";
                 continue;
@@ -79,7 +81,7 @@ static void audit_view(views *a, const lease *l) {
         int somebodys = first != NULL;
         for (uint32_t group = 0; group < r->n_groups; group++)
             somebodys |=
-                number >= kvt_wire_window_first(l->view_end, r->windows[group]) / r->page_tokens;
+                number >= kvt_wire_window_first(l->view_tokens, r->windows[group]) / r->page_tokens;
         if (somebodys)
             audit_rows(a, l, number, first, &n_picks);
     }
@@ -109,8 +111,16 @@ kvt_status views_audit(const core *c, uint32_t *refs, char *why, size_t why_byte
     if (!a.viewed)
         return KVT_ENOMEM;
     for (uint32_t i = 0; i < c->config.max_leases_total && !a.fault; i++)
-        if (c->leases[i].session && c->leases[i].is_view)
-            audit_view(&a, &c->leases[i]);
+        if (c->leases[i].session && c->leases[i].is_view) {
+            a.n_views++;
+            if (!c->leases[i].group)
+                audit_view(&a, &c->leases[i]);
+            else if (c->leases[i].first_view_page || !view_of(c, &c->leases[i])->is_view)
+                a.fault = "a view of ranks is not its group's";
+        }
+    for (uint32_t i = 0; i < c->max_groups && c->n_groups && !a.fault; i++)
+        if (c->groups[i].group && c->groups[i].anchor.is_view)
+            audit_view(&a, &c->groups[i].anchor);
     if (!a.fault)
         audit_counts(&a, refs);
     free(a.viewed);

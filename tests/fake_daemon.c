@@ -275,9 +275,22 @@ static fake_lease *lease_new(exchange *x, uint32_t n_tokens) {
     return l;
 }
 
+static void note_asked(fake_daemon *f, const kvt_acquire_req *req) {
+    f->asked = *req;
+    f->asked_sum = 0;
+    for (uint32_t i = 0; i < req->n_tokens; i++)
+        f->asked_sum += kvt_wire_get_u32(req->tokens, i);
+    for (uint32_t i = 0; i < req->n_spans; i++) {
+        kvt_wire_span span;
+        kvt_wire_get_span(req->spans, i, &span);
+        f->asked_sum += span.first_token;
+    }
+}
+
 static kvt_status serve_acquire(exchange *x) {
     kvt_acquire_req req;
     CHECK_EQ(kvt_wire_get_acquire_req(x->body, x->header.body_bytes, &req), KVT_OK);
+    note_asked(x->f, &req);
     fake_lease *l = req.base ? lease_of(x->f, x->session, req.base) : NULL;
     if ((req.base && !l) || (!req.base && req.realm != x->f->realm))
         return KVT_ENOENT;

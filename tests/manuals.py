@@ -85,8 +85,10 @@ def main():
         lint(page)
     with open(PAGES[1], encoding="utf-8") as file:
         page = file.read()
-    with open(f"{SOURCE}/client/kvtrunk.h", encoding="utf-8") as file:
-        code = without_comments(file.read())
+    code = ""
+    for header in ("kvtrunk.h", "kvtrunk_view.h"):
+        with open(f"{SOURCE}/client/{header}", encoding="utf-8") as file:
+            code += without_comments(file.read())
     check_page(page, code)
     check_faults()
     for failure in failures:

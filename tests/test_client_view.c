@@ -124,6 +124,109 @@ static void test_nonsense(void) {
     end();
 }
 
+/* The call that does not block: the same, of copies of what it was given. */
+static void test_begun(void) {
+    begin();
+    kvt_client *client = kit_open(&fake);
+    kvt_view mine = view;
+    kvt_span span = {.first_token = 7, .n_tokens = 2};
+    kvt_pending *pending = NULL;
+    kvt_outcome outcome = {0};
+    uint32_t tokens[HELD], sum = 7;
+    memcpy(tokens, kit_tokens(HELD), sizeof tokens);
+    for (uint32_t i = 0; i < HELD; i++)
+        sum += tokens[i];
+    mine.budget_tokens = 25;
+    fake_do(&fake, KVT_OP_ACQUIRE, FAKE_HOLD, 1);
+    CHECK_STATUS(kvt_acquire_view_begin(client, tokens, HELD, &span, 1, &mine, KVT_LEAVE_ONE, &mine,
+                                        &pending),
+                 KVT_OK);
+    memset(tokens, 0, sizeof tokens);
+    mine = (kvt_view){0};
+    span = (kvt_span){0};
+    fake_wait_seen(&fake, KVT_OP_ACQUIRE, 1);
+    CHECK_EQ(kvt_finish(pending, NULL), KVT_EINVAL); /* it may give a lease */
+    fake_let_go(&fake);
+    CHECK_STATUS(kvt_finish(pending, &outcome), KVT_OK);
+    CHECK(outcome.user == &mine);
+    CHECK_EQ(fake.asked_sum, sum);
+    CHECK_EQ(fake.asked.sinks, view.sink_tokens);
+    CHECK_EQ(fake.asked.window, view.window_tokens);
+    CHECK_EQ(fake.asked.budget, 25);
+    CHECK_EQ(fake.asked.flags, KVT_ACQUIRE_VIEW | KVT_ACQUIRE_LEAVE_ONE | KVT_ACQUIRE_SPANS);
+    CHECK_EQ(kit_info(outcome.lease).n_rows, 23);
+    CHECK_STATUS(kvt_release(outcome.lease), KVT_OK);
+    /* cancelled: no lease is left */
+    fake_do(&fake, KVT_OP_ACQUIRE, FAKE_LOSE_REPLY, 1);
+    CHECK_STATUS(
+        kvt_acquire_view_begin(client, kit_tokens(HELD), HELD, NULL, 0, &view, 0, NULL, &pending),
+        KVT_OK);
+    fake_wait_seen(&fake, KVT_OP_ACQUIRE, 2);
+    kvt_cancel(pending);
+    CHECK_EQ(kvt_finish(pending, &outcome), KVT_ECANCELED);
+    fake_wait_seen(&fake, KVT_OP_CANCEL, 1);
+    kvt_close(client);
+    end();
+}
+
+/* What cannot be is refused at once. */
+static void test_begin_refused(void) {
+    begin();
+    kvt_client *client = kit_open(&fake);
+    static const kvt_view none;
+    const kvt_span behind = {.first_token = HELD, .n_tokens = 1};
+    const uint32_t *tokens = kit_tokens(HELD);
+    kvt_pending *pending = NULL;
+    CHECK_EQ(kvt_acquire_view_begin(NULL, tokens, HELD, NULL, 0, &view, 0, NULL, &pending),
+             KVT_EINVAL);
+    CHECK_EQ(kvt_acquire_view_begin(client, tokens, HELD, NULL, 0, &view, 0, NULL, NULL),
+             KVT_EINVAL);
+    CHECK_EQ(kvt_acquire_view_begin(client, tokens, HELD, NULL, 0, NULL, 0, NULL, &pending),
+             KVT_EINVAL);
+    CHECK_EQ(kvt_acquire_view_begin(client, tokens, HELD, NULL, 0, &none, 0, NULL, &pending),
+             KVT_EINVAL);
+    CHECK_EQ(kvt_acquire_view_begin(client, NULL, HELD, NULL, 0, &view, 0, NULL, &pending),
+             KVT_EINVAL);
+    CHECK_EQ(kvt_acquire_view_begin(client, tokens, HELD, &behind, 1, &view, 0, NULL, &pending),
+             KVT_EINVAL);
+    CHECK_EQ(
+        kvt_acquire_view_begin(client, tokens, HELD, NULL, 0, &view, KVT_CLAIM, NULL, &pending),
+        KVT_EINVAL);
+    for (long n = 1; n <= 3; n++) { /* the call itself, its tokens, its spans */
+        const kvt_span span = {.first_token = 7, .n_tokens = 2};
+        kvt_memory_fail_after(n);
+        CHECK_EQ(kvt_acquire_view_begin(client, tokens, HELD, &span, 1, &view, 0, NULL, &pending),
+                 KVT_ENOMEM);
+        kvt_memory_fail_after(0);
+    }
+    CHECK(!pending);
+    CHECK_EQ(fake_seen(&fake, KVT_OP_ACQUIRE), 0);
+    kvt_close(client);
+    end();
+}
+
+/* Ranks that ask together say so. */
+static void test_ranks(void) {
+    begin();
+    kvt_client *client = kit_open(&fake);
+    kvt_lease *lease = NULL;
+    const uint32_t *tokens = kit_tokens(HELD);
+    CHECK_EQ(kvt_acquire_view_ranks(client, 0, 8, tokens, HELD, &view, 0, &lease), KVT_EINVAL);
+    CHECK_EQ(kvt_acquire_view_ranks(client, 7, 0, tokens, HELD, &view, 0, &lease), KVT_EINVAL);
+    CHECK_EQ(kvt_acquire_view_ranks(client, 7, 8, tokens, HELD, NULL, 0, &lease), KVT_EINVAL);
+    CHECK(!lease);
+    CHECK_STATUS(kvt_acquire_view_ranks(client, 7, 8, tokens, HELD, &view, KVT_LEAVE_ONE, &lease),
+                 KVT_OK);
+    CHECK_EQ(fake.asked.group, 7);
+    CHECK_EQ(fake.asked.request, 8);
+    CHECK_EQ(fake.asked.window, view.window_tokens);
+    CHECK_EQ(fake.asked.flags, KVT_ACQUIRE_VIEW | KVT_ACQUIRE_LEAVE_ONE);
+    CHECK_EQ(kit_info(lease).n_rows, 23);
+    CHECK_STATUS(kvt_release(lease), KVT_OK);
+    kvt_close(client);
+    end();
+}
+
 static void test_importance(void) {
     begin();
     kvt_client *client = kit_open(&fake);
@@ -171,6 +274,9 @@ static void test_memory(void) {
 int main(void) {
     test_rows();
     test_nonsense();
+    test_begun();
+    test_begin_refused();
+    test_ranks();
     test_importance();
     test_memory();
     nng_fini();

@@ -155,6 +155,105 @@ static void fill_other(const e2e_daemon *d, uint32_t prompt) {
     }
 }
 
+/* --- views ---------------------------------------------------------------------------------------
+ */
+
+static const kvt_view view = {.sink_tokens = 3, .window_tokens = 20, .budget_tokens = 33};
+
+/* The rows of the view, each right; returns their sum. */
+static uint32_t rows_of(model *m, kvt_lease *lease, const uint32_t *tokens) {
+    const kvt_run *runs;
+    size_t n_runs;
+    uint32_t n = 0, sum = 0, n_layers = m->realm.geometry.n_layers;
+    kvt_layout to;
+    CHECK_EQ(kvt_lease_runs(lease, &runs, &n_runs), KVT_OK);
+    oracle_rows(&m->oracle, tokens, TOKENS, m->rows);
+    for (size_t i = 0; i < n_runs; i++) {
+        uint32_t first = runs[i].first_token;
+        kvt_layout_token_major(&m->realm.geometry, runs[i].n_tokens, m->part[0], m->part[1], &to);
+        CHECK_EQ(kvt_decode_rows(lease, n, runs[i].n_tokens, 0, n_layers, &to), KVT_OK);
+        CHECK_EQ(oracle_check(&m->oracle, m->rows + first, runs[i].n_tokens, 0, n_layers, &to), 0);
+        for (uint32_t t = 0; t < runs[i].n_tokens; t++)
+            sum = sum * 31 + first + t;
+        n += runs[i].n_tokens;
+    }
+    CHECK_EQ(n, view.budget_tokens);
+    return sum;
+}
+
+static void say_important(model *m, const uint32_t *tokens, uint32_t first_row, float how) {
+    float importance[10];
+    kvt_lease *lease = model_acquire(m, tokens, TOKENS, 0, TOKENS);
+    for (int i = 0; i < 10; i++)
+        importance[i] = how;
+    CHECK_EQ(kvt_importance(lease, first_row, 10, importance), KVT_OK);
+    CHECK_EQ(kvt_release(lease), KVT_OK);
+}
+
+static uint32_t view_of(model *m, uint64_t request, const uint32_t *tokens, kvt_lease **ret_lease) {
+    kvt_status status =
+        request
+            ? kvt_acquire_view_ranks(m->client, 55, request, tokens, TOKENS, &view, 0, ret_lease)
+            : kvt_acquire_view(m->client, tokens, TOKENS, NULL, 0, &view, 0, ret_lease);
+    CHECK_MSG(status == KVT_OK, "%s", kvt_last_error());
+    return rows_of(m, *ret_lease, tokens);
+}
+
+/* The first rank that asks fixes the rows for all, whatever becomes important meanwhile, and
+ * although all else of the path goes. */
+static void same_view(const e2e_daemon *d) {
+    uint32_t tokens[TOKENS], rows[RANKS];
+    kvt_lease *leases[RANKS], *alone, *none = NULL;
+    model workers[RANKS];
+    kvt_flush_info flushed;
+    make_tokens(60, tokens);
+    for (uint32_t rank = 0; rank < RANKS; rank++) {
+        kvt_geometry g = geometry_of(rank);
+        model_open(&workers[rank], d, &g, TOKENS, 16);
+        CHECK_EQ(kvt_acquire_ranks(workers[rank].client, 55, 1, tokens, TOKENS, KVT_CLAIM,
+                                   &leases[rank]),
+                 KVT_OK);
+        CHECK_EQ(model_fill(&workers[rank], leases[rank], tokens, SIZE_MAX, 0), KVT_OK);
+    }
+    for (uint32_t rank = 0; rank < RANKS; rank++)
+        CHECK_EQ(kvt_release(leases[rank]), KVT_OK);
+    say_important(&workers[3], tokens, 40, 1);
+    rows[1] = view_of(&workers[1], 2, tokens, &leases[1]);
+    say_important(&workers[2], tokens, 80, 5);
+    CHECK(view_of(&workers[1], 0, tokens, &alone) != rows[1]); /* else this shows nothing */
+    CHECK_EQ(kvt_release(alone), KVT_OK);
+    kvt_view other = view;
+    other.window_tokens++;
+    CHECK_EQ(kvt_acquire_view_ranks(workers[0].client, 55, 2, tokens, TOKENS, &other, 0, &none),
+             KVT_EINVAL);
+    CHECK_EQ(kvt_acquire_ranks(workers[0].client, 55, 2, tokens, TOKENS, 0, &none), KVT_EINVAL);
+    tokens[7]++;
+    CHECK_EQ(kvt_acquire_view_ranks(workers[0].client, 55, 2, tokens, TOKENS, &view, 0, &none),
+             KVT_EINVAL);
+    tokens[7]--;
+    CHECK_EQ(kvt_acquire_view_ranks(workers[1].client, 55, 2, tokens, TOKENS, &view, 0, &none),
+             KVT_EEXIST);
+    CHECK_EQ(
+        kvt_acquire_view_ranks(workers[0].client, 55, 2, tokens, TOKENS, &view, KVT_CLAIM, &none),
+        KVT_EINVAL);
+    CHECK(!none);
+    CHECK(e2e_count(d, "pages_pinned") > 0); /* the path, for those that are to come */
+    for (uint32_t rank = 0; rank < RANKS; rank++)
+        if (rank != 1)
+            CHECK_EQ(view_of(&workers[rank], 2, tokens, &leases[rank]), rows[1]);
+    CHECK_EQ(e2e_count(d, "pages_pinned"), 0);
+    CHECK_EQ(e2e_count(d, "views"), RANKS);
+    CHECK_EQ(kvt_flush(workers[0].client, KVT_FLUSH_TENANT, 0, NULL, 0, &flushed), KVT_OK);
+    fill_other(d, 61);
+    for (uint32_t rank = 0; rank < RANKS; rank++) {
+        CHECK_EQ(rows_of(&workers[rank], leases[rank], tokens), rows[1]);
+        CHECK_EQ(kvt_release(leases[rank]), KVT_OK);
+        CHECK_EQ(e2e_count(d, "pages_viewed") > 0, rank < RANKS - 1);
+        model_close(&workers[rank]);
+    }
+    CHECK_EQ(e2e_count(d, "leases"), 0);
+}
+
 /* The tail goes, for all ranks at once, and all are told the same shorter length. */
 static void evicted(const e2e_daemon *d) {
     tell_all('n', '0');
@@ -232,6 +331,7 @@ int main(int argc, char **argv) {
     evicted(&d);
     death(&d);
     refused(&probe);
+    same_view(&d);
     for (uint32_t rank = 0; rank < RANKS; rank++)
         if (rank != 2) {
             e2e_child_say(&ranks[rank], 'q');

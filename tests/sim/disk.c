@@ -110,7 +110,7 @@ void sim_disk_run(sim_world *w, core_job *job) {
     }
     if (is_down && sim_chance(w, 300)) /* its process died: it looks through all of it again */
         w->scan_depth = w->scan_at = 0;
-    if (sim_chance(w, is_down ? 200 : 10)) {
+    if (sim_chance(w, is_down ? 300 : 25)) {
         sim_disk_close(w);
         core_disk_lost(w->core);
         w->n.lost++;

@@ -45,8 +45,8 @@ static void check_total(const sim_total *total) {
               n->together && n->views && n->view_rows && n->strangers && n->alone);
     if (total->n_seeds >= 200)
         CHECK(n->lifted && n->cooled && n->cooled_reads && n->view_alone && n->view_picks &&
-              n->down && n->up && n->disk_writes && n->disk_reads && n->found && n->parts_found &&
-              n->ranks_back && n->lost && n->full && n->gpu_refused);
+              n->view_together && n->down && n->up && n->disk_writes && n->disk_reads && n->found &&
+              n->parts_found && n->ranks_back && n->lost && n->full && n->gpu_refused);
 }
 
 int main(int argc, char **argv) {

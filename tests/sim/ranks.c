@@ -39,18 +39,49 @@ static void make_up(sim_world *w, sim_worker *k, sim_engine *e, int from) {
     e->n_tokens = sim_make_tokens(w, e->tokens, e->keep_tokens, n < room ? n : room);
     e->flags =
         (sim_below(w, 8) ? KVT_ACQUIRE_CLAIM : 0u) | (sim_below(w, 8) ? 0u : KVT_ACQUIRE_LEAVE_ONE);
+    sim_lease view = {0};
+    kvt_acquire_req req = {.flags = e->flags};
+    for (int i = 0; i < 2 && !base && !view.is_view; i++) /* more than half */
+        sim_view_ask(w, &view, &req);
+    e->flags = req.flags;
+    e->sinks = req.sinks;
+    e->window = req.window;
+    e->budget = req.budget;
+}
+
+/* What is asked for, or, of a rank that has gone astray, another path or another view. */
+static void set_path(sim_world *w, const sim_engine *e, sim_lease *l, kvt_acquire_req *req) {
+    memcpy(l->tokens, e->tokens, sizeof l->tokens);
+    l->n_tokens = e->n_tokens;
+    l->request = e->request;
+    l->is_view = (e->flags & KVT_ACQUIRE_VIEW) != 0;
+    l->sinks = req->sinks = e->sinks;
+    l->window = req->window = e->window;
+    l->budget = req->budget = e->budget;
+    if (req->n_tokens && sim_chance(w, 20))
+        l->tokens[e->keep_tokens + sim_below(w, req->n_tokens)] += 1000;
+    if (l->is_view && sim_chance(w, 20))
+        l->window = ++req->window;
+}
+
+int sim_ranks_due(sim_world *w, const sim_worker *k) {
+    return w->geometry.n_ranks > 1 && k->asked < engine_of(w, k)->request;
 }
 
 int sim_ranks_acquire(sim_world *w, sim_worker *k, int slot, int base) {
     sim_engine *e = engine_of(w, k);
     sim_lease *l = &k->op_path;
+    const sim_worker *other = &w->workers[k->index ^ 1];
+    if (k->asked >= e->request && other->asked < e->request && sim_below(w, 8))
+        return 0; /* most wait for the other rank */
     if (k->asked >= e->request)
-        make_up(w, k, e, base && k->leases[slot].request ? slot : -1);
+        make_up(w, k, e, base && k->leases[slot].request && !k->leases[slot].is_view ? slot : -1);
+    if (!e->base && base)
+        return 0; /* it has no place for another lease */
     k->asked = e->request;
     int from = e->base ? lease_of(k, e->base) : -1;
-    if ((e->base && (from < 0 || stored_tokens(&k->leases[from]) < e->keep_tokens)) ||
-        (!e->base && base))
-        return 0; /* it lost what the others go on from, or has no place for another lease */
+    if (e->base && (from < 0 || stored_tokens(&k->leases[from]) < e->keep_tokens))
+        return 0; /* it lost what the others go on from */
     kvt_acquire_req req = {.flags = e->flags,
                            .group = 1 + k->index / SIM_MAX_RANKS,
                            .request = e->request,
@@ -69,11 +100,7 @@ int sim_ranks_acquire(sim_world *w, sim_worker *k, int slot, int base) {
         l->arena = k->arena;
         l->gpu = k->gpu;
     }
-    memcpy(l->tokens, e->tokens, sizeof l->tokens);
-    l->n_tokens = e->n_tokens;
-    l->request = e->request;
-    if (req.n_tokens && sim_chance(w, 20)) /* a rank that has gone astray */
-        l->tokens[e->keep_tokens + sim_below(w, req.n_tokens)] += 1000;
+    set_path(w, e, l, &req);
     outgoing o;
     sim_begin(&o);
     kvt_wire_put_acquire_req(&o.w, &req);
@@ -99,4 +126,11 @@ void sim_ranks_check(sim_world *w, const sim_worker *k, sim_lease *l) {
         sim_fail(w, "request %llu of an engine: worker %u was told %u/%u/%u, worker %u %u/%u/%u",
                  (unsigned long long)l->request, other->index, theirs->answer[0], theirs->answer[1],
                  theirs->answer[2], k->index, l->answer[0], l->answer[1], l->answer[2]);
+    if (!l->is_view)
+        return;
+    w->n.view_together += l->n_runs > 0;
+    if (theirs->n_runs != l->n_runs || theirs->window != l->window ||
+        memcmp(theirs->runs, l->runs, l->n_runs * sizeof *l->runs) != 0)
+        sim_fail(w, "request %llu of an engine: worker %u has other rows than worker %u",
+                 (unsigned long long)l->request, other->index, k->index);
 }

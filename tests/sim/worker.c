@@ -209,6 +209,10 @@ static void call_realm(sim_world *w, sim_worker *k) {
  * edges, in front of each other. */
 uint32_t sim_make_tokens(sim_world *w, uint32_t *tokens, uint32_t at, uint32_t n) {
     uint32_t doc = sim_below(w, 3), common = sim_below(w, n + 1);
+    if (w->geometry.n_ranks > 1) { /* a page takes all ranks of an engine: less comes about */
+        doc = 0;
+        common = n;
+    }
     for (uint32_t i = 0; i < n; i++)
         tokens[at + i] = i < common ? (at + i) * 3 + doc : sim_below(w, 2);
     return at + n;
@@ -547,13 +551,13 @@ static void take_lease(sim_world *w, sim_worker *k, const uint8_t *body, size_t 
     l->computing_tokens = rep.computing_tokens;
     l->claimed_tokens = rep.claimed_tokens;
     w->n.hits += rep.held_tokens > 0;
-    if (k->op == KVT_OP_ACQUIRE && l->request)
-        sim_ranks_check(w, k, l);
     if (k->op == KVT_OP_ACQUIRE && !l->is_view)
         sim_mirror_compare(w, k, &rep);
     sim_view_take(w, k, l, &rep);
     if (!l->is_view)
         take_lists(w, k, l, rep.n_lists, rep.lists);
+    if (k->op == KVT_OP_ACQUIRE && l->request)
+        sim_ranks_check(w, k, l);
 }
 
 static void take_seal(sim_world *w, sim_worker *k, const uint8_t *body, size_t n) {
@@ -716,22 +720,24 @@ static void do_next(sim_world *w, sim_worker *k) {
         send_bytes(w, k, (const uint8_t *)"nonsense", 8);
     } else {
         const sim_lease *l = slot >= 0 ? &k->leases[slot] : NULL;
-        uint32_t what = sim_below(w, 10);
+        uint32_t what = sim_below(w, 10), to_seal = w->geometry.n_ranks > 1 ? 9 : 5;
         if (l && l->stale == 0 && sim_below(w, 12) == 0) {
             sim_importance(w, k, (uint32_t)slot);
             return;
         }
-        if (l && l->stale == 2)
+        if (room >= 0 && sim_ranks_due(w, k) && sim_below(w, 2))
+            call_acquire(w, k, room, 0);
+        else if (l && l->stale == 2)
             k->leases[slot].used = 0; /* it knows: of another daemon or another session */
         else if (l && what < 2)
             read_lease(w, k, (uint32_t)slot);
-        else if (l && what < 5 && l->claimed_tokens > l->held_tokens && !l->computing_tokens)
+        else if (l && what < to_seal && l->claimed_tokens > l->held_tokens && !l->computing_tokens)
             call_seal(w, k, slot);
         else if (l && what < 5 && l->computing_tokens)
             call_wait(w, k, slot);
         else if (l && l->is_view && what < 5 && sim_below(w, 8) == 0)
             call_wait(w, k, slot); /* told the same once more */
-        else if (l && what < 6)
+        else if (l && what < 6 && (!l->is_view || sim_below(w, 8) == 0))
             call_acquire(w, k, slot, 1);
         else if (l && what < 7 && room >= 0)
             call_fork(w, k, slot, room);

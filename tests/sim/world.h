@@ -43,7 +43,7 @@
  *     the layer group (all tenants have the same model and the same documents)
  *   - a page that has cooled is what was sealed, encoded anew step by step (a lossy one whose last
  *     rows the worker does not know has rows that are near)
- *   - ranks that hold a lease of the same request were told the same
+ *   - ranks that hold a lease of the same request were told the same, of a view every row
  *   - importance is a function of the token path, too, and 0 of every other row: a view picks none
  *     of those
  *   - a view has the rows that it must have, no others, and their pages stay although all between
@@ -168,6 +168,7 @@ typedef struct sim_lease {
 typedef struct sim_engine {
     uint64_t request, base; /* base: the request that it goes on from, 0: none */
     uint32_t flags, keep_tokens, n_tokens;
+    uint32_t sinks, window, budget; /* of a view */
     uint32_t tokens[SIM_MAX_TOKENS];
 } sim_engine;
 
@@ -257,12 +258,13 @@ typedef struct sim_worker {
     X(views)                                                                                       \
     X(view_rows)                                                                                   \
     X(view_picks)                                                                                  \
-    X(view_alone)   /* pages read by views whose path was gone */                                  \
-    X(cooled)       /* pages that were put into fewer bits */                                      \
-    X(cooled_reads) /* and read after that */                                                      \
-    X(gpu_refused)  /* workers that named one where they could not be */                           \
-    X(moved)        /* workers that came to another GPU within a boot */                           \
-    X(lifted)       /* pages that a lease said were not in the arena */                            \
+    X(view_together) /* answers to ranks that were views */                                        \
+    X(view_alone)    /* pages read by views whose path was gone */                                 \
+    X(cooled)        /* pages that were put into fewer bits */                                     \
+    X(cooled_reads)  /* and read after that */                                                     \
+    X(gpu_refused)   /* workers that named one where they could not be */                          \
+    X(moved)         /* workers that came to another GPU within a boot */                          \
+    X(lifted)        /* pages that a lease said were not in the arena */                           \
     X(down)                                                                                        \
     X(up)                                                                                          \
     X(disk_writes)                                                                                 \
@@ -402,10 +404,11 @@ uint32_t sim_make_tokens(sim_world *w, uint32_t *tokens, uint32_t at, uint32_t n
 
 /* ranks.c: engines of several ranks */
 uint32_t sim_rank(const sim_world *w, const sim_worker *k);
+int sim_ranks_due(sim_world *w, const sim_worker *k); /* has the other one asked already? */
 /* Asks for what the worker's engine asks for; base: it has no place for another lease. 0: nothing
  * was sent. */
 int sim_ranks_acquire(sim_world *w, sim_worker *k, int slot, int base);
-/* An answer to that came: is it that of the other ranks? */
+/* An answer to that came, and is in l: is it that of the other ranks? */
 void sim_ranks_check(sim_world *w, const sim_worker *k, sim_lease *l);
 
 /* mirror.c: a listener */
