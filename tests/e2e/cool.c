@@ -201,10 +201,10 @@ static void on_disk(void) {
     enum { PROMPTS = 180, MORE = 40 };
     e2e_daemon d = {0};
     worker *w = malloc(sizeof *w);
-    char folder[] = "/tmp/kvtrunk-e2e-disk-XXXXXX", disk_dir[96], command[128];
-    CHECK(w && mkdtemp(folder));
-    snprintf(disk_dir, sizeof disk_dir, "disk_dir=%s", folder);
-    const char *settings[] = {"arena=1MiB",     "host=2MiB",      disk_dir,
+    e2e_disk disk;
+    CHECK(w);
+    e2e_disk_make(&disk);
+    const char *settings[] = {"arena=1MiB",     "host=2MiB",      disk.setting,
                               "disk=16MiB",     "max_pages=6000", "policy=lru",
                               "ladder=i8 > i4", "drain_ms=60000", NULL};
     e2e_start(&d, settings);
@@ -236,8 +236,7 @@ static void on_disk(void) {
     kvt_close(w->client);
     e2e_finish(&d);
     free(w);
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    CHECK(system(command) == 0);
+    e2e_disk_remove(&disk);
 }
 
 int main(void) {

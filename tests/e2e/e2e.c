@@ -136,6 +136,26 @@ void e2e_await(const e2e_daemon *d, const char *name, uint64_t value) {
                   (unsigned long long)now, (unsigned long long)value);
 }
 
+/* A page that a job is at counts as dirty again if the job could not do it. */
+void e2e_await_disk(const e2e_daemon *d) {
+    do {
+        e2e_await(d, "pages_dirty", 0);
+        e2e_await(d, "jobs", 0);
+    } while (e2e_count(d, "pages_dirty") > 0);
+}
+
+void e2e_disk_make(e2e_disk *ret_disk) {
+    snprintf(ret_disk->folder, sizeof ret_disk->folder, "/tmp/kvtrunk-e2e-disk-XXXXXX");
+    CHECK(mkdtemp(ret_disk->folder));
+    snprintf(ret_disk->setting, sizeof ret_disk->setting, "disk_dir=%s", ret_disk->folder);
+}
+
+void e2e_disk_remove(const e2e_disk *disk) {
+    char command[64];
+    snprintf(command, sizeof command, "rm -rf '%s'", disk->folder);
+    CHECK(system(command) == 0);
+}
+
 /* --- a worker -----------------------------------------------------------------------------------
  */
 
@@ -380,6 +400,11 @@ char e2e_child_hear(const e2e_child *child) {
 
 void e2e_child_say(const e2e_child *child, char byte) {
     CHECK(write(child->to, &byte, 1) == 1);
+}
+
+char e2e_child_ask(const e2e_child *child, char byte) {
+    e2e_child_say(child, byte);
+    return e2e_child_hear(child);
 }
 
 int e2e_child_end(e2e_child *child) {

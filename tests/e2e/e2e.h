@@ -38,6 +38,16 @@ void e2e_finish(e2e_daemon *d);
 uint64_t e2e_count(const e2e_daemon *d, const char *name);
 /* Asks until the counter has this value. */
 void e2e_await(const e2e_daemon *d, const char *name, uint64_t value);
+/* Until all that is held is on disk. */
+void e2e_await_disk(const e2e_daemon *d);
+
+/* A folder for a disk tier, and the setting that names it. */
+typedef struct e2e_disk {
+    char folder[40];
+    char setting[56];
+} e2e_disk;
+void e2e_disk_make(e2e_disk *ret_disk);
+void e2e_disk_remove(const e2e_disk *disk);
 
 /* The realm that the tests use: 2 layers, 2 heads, head_dim 32, pages of 16 tokens (8 KiB), f16. */
 void e2e_realm(kvt_realm *ret_realm);
@@ -103,6 +113,7 @@ void e2e_say(char byte);                     /* child */
 char e2e_hear(void);                         /* child; 0 at the parent's end */
 char e2e_child_hear(const e2e_child *child); /* parent; 0 at the child's end */
 void e2e_child_say(const e2e_child *child, char byte);
-int e2e_child_end(e2e_child *child); /* closes, waits; exit code, or -signal */
+char e2e_child_ask(const e2e_child *child, char byte); /* says it, and hears the answer */
+int e2e_child_end(e2e_child *child);                   /* closes, waits; exit code, or -signal */
 
 #endif

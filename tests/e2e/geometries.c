@@ -138,10 +138,9 @@ int main(int argc, char **argv) {
     if (code >= 0)
         return code;
     e2e_daemon d = {0};
-    char folder[] = "/tmp/kvtrunk-e2e-disk-XXXXXX", disk_dir[96], command[128];
-    CHECK(mkdtemp(folder));
-    snprintf(disk_dir, sizeof disk_dir, "disk_dir=%s", folder);
-    const char *settings[] = {"arena=64MiB",    "host=16MiB",      disk_dir, "disk=64MiB",
+    e2e_disk disk;
+    e2e_disk_make(&disk);
+    const char *settings[] = {"arena=64MiB",    "host=16MiB",      disk.setting, "disk=64MiB",
                               "max_pages=4000", "page_tokens=128", NULL};
     make_tokens();
     e2e_start(&d, settings);
@@ -154,8 +153,7 @@ int main(int argc, char **argv) {
         read_all(&d, &shapes[i]);
     CHECK(e2e_count(&d, "tokens_from_disk") > 0);
     e2e_finish(&d);
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    CHECK(system(command) == 0);
+    e2e_disk_remove(&disk);
     printf("geometries: %d models, no wrong byte\n", N_SHAPES);
     return 0;
 }

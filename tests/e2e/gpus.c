@@ -147,8 +147,7 @@ static int rank_job(const e2e_daemon *d, uint64_t rank) {
 static e2e_child ranks[GPUS];
 
 static char tell(uint32_t rank, char what) {
-    e2e_child_say(&ranks[rank], what);
-    return e2e_child_hear(&ranks[rank]);
+    return e2e_child_ask(&ranks[rank], what);
 }
 
 static void tell_both(char what, char expected) {
@@ -376,15 +375,13 @@ static void test_move(const char *const *settings, uint32_t held) {
 }
 
 static void test_moves(void) {
-    char folder[] = "/tmp/kvtrunk-gpus-XXXXXX", disk_dir[96], command[96];
-    CHECK(mkdtemp(folder));
-    snprintf(disk_dir, sizeof disk_dir, "disk_dir=%s", folder);
-    const char *const with_disk[] = {"gpu=0,1", "arena=2MiB", "host=4MiB",
-                                     disk_dir,  "disk=64MiB", NULL};
+    e2e_disk disk;
+    e2e_disk_make(&disk);
+    const char *const with_disk[] = {"gpu=0,1",    "arena=2MiB", "host=4MiB",
+                                     disk.setting, "disk=64MiB", NULL};
     test_move(two_gpus, 0);
     test_move(with_disk, TOKENS);
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    CHECK(system(command) == 0);
+    e2e_disk_remove(&disk);
 }
 
 /* --- room ---------------------------------------------------------------------------------------

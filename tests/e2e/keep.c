@@ -200,12 +200,11 @@ static void flush_reaches_the_disk(void) {
     e2e_daemon d = {0};
     e2e_worker w;
     uint32_t gone[E2E_MAX_TOKENS], kept[E2E_MAX_TOKENS];
-    char folder[] = "/tmp/kvtrunk-e2e-XXXXXX", disk_dir[64], command[96];
+    e2e_disk disk;
     kvt_flush_info flushed;
-    CHECK(mkdtemp(folder));
-    snprintf(disk_dir, sizeof disk_dir, "disk_dir=%s", folder);
+    e2e_disk_make(&disk);
     const char *settings[] = {"arena=1MiB", "max_pages=400", "host=4MiB",
-                              "disk=64MiB", disk_dir,        NULL};
+                              "disk=64MiB", disk.setting,    NULL};
     e2e_start(&d, settings);
     e2e_worker_open(&w, &d, 1, 20000);
     e2e_path(21, gone);
@@ -227,8 +226,7 @@ static void flush_reaches_the_disk(void) {
     }
     e2e_worker_close(&w);
     e2e_finish(&d);
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    CHECK_EQ(system(command), 0);
+    e2e_disk_remove(&disk);
 }
 
 int main(void) {

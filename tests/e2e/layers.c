@@ -144,14 +144,6 @@ static const e2e_jobs jobs[] = {{"filler", filler}, {NULL, NULL}};
 /* --- what must be true ---------------------------------------------------------------------------
  */
 
-/* A page that a job is at counts as dirty again if the job could not do it. */
-static void await_disk(const e2e_daemon *d) {
-    do {
-        e2e_await(d, "pages_dirty", 0);
-        e2e_await(d, "jobs", 0);
-    } while (e2e_count(d, "pages_dirty") > 0);
-}
-
 /* What was written is found by and by. */
 static void await_held(engine *e, uint64_t round, uint32_t number) {
     time_t start = time(NULL);
@@ -177,7 +169,7 @@ static void killed(e2e_daemon *d, const char *const *settings, uint32_t kind, ui
         engine_open(&e, d, kind, round);
         for (uint32_t i = 0; i < SETTLED; i++)
             fill(&e, round, i);
-        await_disk(d);
+        e2e_await_disk(d);
         for (uint32_t i = 0; i < SETTLED; i++) /* most of it has left the arena */
             await_held(&e, round, i);
         engine_close(&e);
@@ -247,7 +239,7 @@ static void flushed(e2e_daemon *d, const char *const *settings, uint32_t kind) {
     kvt_flush_info info;
     engine_open(&e, d, kind, 1);
     fill(&e, 600, 1);
-    await_disk(d);
+    e2e_await_disk(d);
     prompt(600, 1);
     CHECK_EQ(kvt_flush(e.ranks[0].client, KVT_FLUSH_PREFIX, 0, tokens, CUT, &info), KVT_OK);
     CHECK(held(&e, 600, 1) < CUT);
@@ -260,10 +252,9 @@ static void flushed(e2e_daemon *d, const char *const *settings, uint32_t kind) {
 
 static void run_kind(uint32_t kind, uint64_t rounds) {
     e2e_daemon d = {0};
-    char folder[] = "/tmp/kvtrunk-e2e-disk-XXXXXX", disk_dir[96], command[128];
-    CHECK(mkdtemp(folder));
-    snprintf(disk_dir, sizeof disk_dir, "disk_dir=%s", folder);
-    const char *settings[] = {"arena=1MiB",  "host=1MiB",       disk_dir,
+    e2e_disk disk;
+    e2e_disk_make(&disk);
+    const char *settings[] = {"arena=1MiB",  "host=1MiB",       disk.setting,
                               "disk=256MiB", "max_pages=20000", NULL};
     e2e_start(&d, settings);
     killed(&d, settings, kind, rounds);
@@ -272,8 +263,7 @@ static void run_kind(uint32_t kind, uint64_t rounds) {
     CHECK_EQ(e2e_count(&d, "corrupt"), 0);
     CHECK_EQ(e2e_count(&d, "foreign"), 0);
     e2e_finish(&d);
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    CHECK(system(command) == 0);
+    e2e_disk_remove(&disk);
 }
 
 int main(int argc, char **argv) {

@@ -79,8 +79,7 @@ static int rank_job(const e2e_daemon *d, uint64_t seed) {
 static e2e_child ranks[RANKS];
 
 static char tell(uint32_t rank, char what) {
-    e2e_child_say(&ranks[rank], what);
-    return e2e_child_hear(&ranks[rank]);
+    return e2e_child_ask(&ranks[rank], what);
 }
 
 static void tell_all(char what, char expected) {

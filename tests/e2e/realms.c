@@ -216,12 +216,11 @@ static void flush(e2e_daemon *d, const char *const *settings) {
 
 int main(void) {
     e2e_daemon d = {0};
-    char folder[] = "/tmp/kvtrunk-e2e-disk-XXXXXX", disk_dir[96], command[128];
+    e2e_disk disk;
     kvt_spill_info spill;
-    CHECK(mkdtemp(folder));
-    snprintf(disk_dir, sizeof disk_dir, "disk_dir=%s", folder);
+    e2e_disk_make(&disk);
     const char *settings[] = {"arena=4MiB",     "host=4MiB",
-                              disk_dir,         "disk=64MiB",
+                              disk.setting,     "disk=64MiB",
                               "max_pages=800",  "promote_wait_ms=60000",
                               "max_realms=100", NULL};
     for (uint32_t i = 0; i < N; i++)
@@ -252,8 +251,7 @@ int main(void) {
     flush(&d, settings);
     close_all();
     e2e_finish(&d);
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    CHECK(system(command) == 0);
+    e2e_disk_remove(&disk);
     printf("%d realms share tokens and no page\n", VARIANTS);
     return 0;
 }

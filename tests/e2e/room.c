@@ -38,10 +38,9 @@ static void come_and_go(uint32_t rounds) {
     e2e_worker w;
     uint32_t tokens[E2E_MAX_TOKENS];
     kvt_flush_info flushed;
-    char folder[] = "/tmp/kvtrunk-e2e-disk-XXXXXX", disk_dir[96], command[128];
-    CHECK(mkdtemp(folder));
-    snprintf(disk_dir, sizeof disk_dir, "disk_dir=%s", folder);
-    const char *settings[] = {"arena=1MiB", "host=1MiB",     disk_dir,
+    e2e_disk disk;
+    e2e_disk_make(&disk);
+    const char *settings[] = {"arena=1MiB", "host=1MiB",     disk.setting,
                               "disk=16MiB", "max_pages=400", NULL};
     e2e_start(&d, settings);
     e2e_worker_open(&w, &d, 1, 20000);
@@ -66,8 +65,7 @@ static void come_and_go(uint32_t rounds) {
     CHECK_EQ(e2e_held(&w, tokens, N), N);
     e2e_worker_close(&w);
     e2e_finish(&d);
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    CHECK_EQ(system(command), 0);
+    e2e_disk_remove(&disk);
 }
 
 /* --- a page too large ---------------------------------------------------------------------------
@@ -116,15 +114,14 @@ static void full_for_a_while(void) {
     e2e_daemon d = {0};
     e2e_worker w;
     uint32_t tokens[E2E_MAX_TOKENS];
-    char folder[] = "/tmp/kvtrunk-e2e-disk-XXXXXX", disk_dir[96];
-    CHECK(mkdtemp(folder));
-    if (mount("none", folder, "tmpfs", 0, "size=3m") != 0) {
+    e2e_disk disk;
+    e2e_disk_make(&disk);
+    if (mount("none", disk.folder, "tmpfs", 0, "size=3m") != 0) {
         printf("room: left out the full disk: mounting a small tmpfs: %s\n", strerror(errno));
-        CHECK(rmdir(folder) == 0);
+        CHECK(rmdir(disk.folder) == 0);
         return;
     }
-    snprintf(disk_dir, sizeof disk_dir, "disk_dir=%s", folder);
-    const char *settings[] = {"arena=16MiB", disk_dir, "disk=64MiB", "max_pages=4000", NULL};
+    const char *settings[] = {"arena=16MiB", disk.setting, "disk=64MiB", "max_pages=4000", NULL};
     e2e_start(&d, settings);
     e2e_worker_open(&w, &d, 1, 20000);
     uint32_t n = 0;
@@ -133,14 +130,13 @@ static void full_for_a_while(void) {
         fill(&w, tokens, N);
     }
     CHECK_MSG(n < 900, "3 MiB are not full after %u paths", n);
-    CHECK(mount("none", folder, "tmpfs", MS_REMOUNT, "size=64m") == 0);
-    e2e_await(&d, "pages_dirty", 0);
-    e2e_await(&d, "jobs", 0);
+    CHECK(mount("none", disk.folder, "tmpfs", MS_REMOUNT, "size=64m") == 0);
+    e2e_await_disk(&d);
     /* While it was full some may have gone to make room. */
     CHECK_EQ(e2e_count(&d, "pages_disk") + e2e_count(&d, "pages_evicted"), (uint64_t)n * N_PAGES);
     e2e_worker_close(&w);
     e2e_finish(&d);
-    CHECK(umount2(folder, MNT_DETACH) == 0 && rmdir(folder) == 0);
+    CHECK(umount2(disk.folder, MNT_DETACH) == 0 && rmdir(disk.folder) == 0);
 }
 
 int main(int argc, char **argv) {

@@ -105,13 +105,12 @@ static void mixed(e2e_worker *w) {
 int main(void) {
     e2e_daemon d = {0};
     e2e_worker w;
-    char folder[] = "/tmp/kvtrunk-e2e-disk-XXXXXX", disk_dir[96], command[128];
-    CHECK(mkdtemp(folder));
-    snprintf(disk_dir, sizeof disk_dir, "disk_dir=%s", folder);
+    e2e_disk disk;
+    e2e_disk_make(&disk);
     /* Room for some 110 pages, 450 and 4,000. */
     const char *settings[] = {"arena=1MiB",
                               "host=4MiB",
-                              disk_dir,
+                              disk.setting,
                               "disk=64MiB",
                               "policy=lru",
                               "max_pages=8000",
@@ -140,7 +139,6 @@ int main(void) {
     mixed(&w);
     e2e_worker_close(&w);
     e2e_finish(&d);
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    CHECK(system(command) == 0);
+    e2e_disk_remove(&disk);
     return 0;
 }

@@ -117,8 +117,7 @@ static void damaged(e2e_daemon *d, const char *const *settings, const char *fold
     e2e_worker_open(&w, d, ROUND, 20000);
     fill(&w, ROUND, 1);
     CHECK_EQ(held(&w, ROUND, 1), PROMPT_TOKENS);
-    e2e_await(d, "pages_dirty", 0);
-    e2e_await(d, "jobs", 0);
+    e2e_await_disk(d);
     CHECK_EQ(e2e_stop(d, SIGTERM), 0);
     CHECK(damage_values(folder) >= PROMPT_TOKENS / E2E_PAGE_TOKENS);
     e2e_start(d, settings);
@@ -137,16 +136,14 @@ static void damaged(e2e_daemon *d, const char *const *settings, const char *fold
 
 static void at_damage(void) {
     e2e_daemon d = {0};
-    char folder[] = "/tmp/kvtrunk-e2e-disk-XXXXXX", disk_dir[96], command[128];
-    CHECK(mkdtemp(folder));
-    snprintf(disk_dir, sizeof disk_dir, "disk_dir=%s", folder);
-    const char *settings[] = {"arena=1MiB", "host=1MiB",     disk_dir,
+    e2e_disk disk;
+    e2e_disk_make(&disk);
+    const char *settings[] = {"arena=1MiB", "host=1MiB",     disk.setting,
                               "disk=64MiB", "max_pages=800", NULL};
     e2e_start(&d, settings);
-    damaged(&d, settings, folder);
+    damaged(&d, settings, disk.folder);
     e2e_finish(&d);
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    CHECK(system(command) == 0);
+    e2e_disk_remove(&disk);
 }
 
 int main(int argc, char **argv) {
@@ -155,10 +152,9 @@ int main(int argc, char **argv) {
         return child;
     uint64_t rounds = argc > 1 ? strtoull(argv[1], NULL, 10) : 12;
     e2e_daemon d = {0};
-    char folder[] = "/tmp/kvtrunk-e2e-disk-XXXXXX", disk_dir[96], command[128];
-    CHECK(mkdtemp(folder));
-    snprintf(disk_dir, sizeof disk_dir, "disk_dir=%s", folder);
-    const char *settings[] = {"arena=8MiB",  "host=8MiB",       disk_dir,
+    e2e_disk disk;
+    e2e_disk_make(&disk);
+    const char *settings[] = {"arena=8MiB",  "host=8MiB",       disk.setting,
                               "disk=256MiB", "max_pages=40000", NULL};
     e2e_start(&d, settings);
     for (uint64_t round = 1; round <= rounds; round++) {
@@ -167,8 +163,7 @@ int main(int argc, char **argv) {
         for (uint32_t i = 0; i < SETTLED; i++)
             fill(&w, round, i);
         e2e_worker_close(&w);
-        e2e_await(&d, "pages_dirty", 0); /* and so written, or being written */
-        e2e_await(&d, "jobs", 0);
+        e2e_await_disk(&d);
         e2e_child other = e2e_spawn(&d, "filler", round);
         for (uint64_t i = 0; i < 1 + round % 23; i++)
             CHECK_EQ(e2e_child_hear(&other), 'g');
@@ -183,8 +178,7 @@ int main(int argc, char **argv) {
     }
     CHECK_EQ(e2e_count(&d, "pages_lost"), 0);
     e2e_finish(&d);
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    CHECK(system(command) == 0);
+    e2e_disk_remove(&disk);
     at_damage();
     return 0;
 }

@@ -132,11 +132,10 @@ int main(int argc, char **argv) {
     uint64_t requests = argc > 1 ? strtoull(argv[1], NULL, 10) : 8000;
     e2e_daemon d = {0};
     e2e_child workers[WORKERS];
-    char folder[] = "/tmp/kvtrunk-e2e-disk-XXXXXX", disk_dir[96], command[128];
-    CHECK(mkdtemp(folder));
-    snprintf(disk_dir, sizeof disk_dir, "disk_dir=%s", folder);
+    e2e_disk disk;
+    e2e_disk_make(&disk);
     /* Room for some 110 pages, 450 and 4,000; there are more than 6,000. */
-    const char *settings[] = {"arena=1MiB",     "host=4MiB",      disk_dir, "disk=64MiB",
+    const char *settings[] = {"arena=1MiB",     "host=4MiB",      disk.setting, "disk=64MiB",
                               "max_pages=8000", "drain_ms=60000", NULL};
     e2e_start(&d, settings);
     for (uint64_t i = 0; i < WORKERS; i++)
@@ -161,8 +160,7 @@ int main(int argc, char **argv) {
     uint64_t on_disk = e2e_count(&d, "pages_disk");
     tend(&d, on_disk);
     /* It filled in what had not been asked for before. */
-    e2e_await(&d, "pages_dirty", 0);
-    e2e_await(&d, "jobs", 0);
+    e2e_await_disk(&d);
     on_disk = e2e_count(&d, "pages_disk");
     CHECK(e2e_count(&d, "disk_used_bytes") <= 64u << 20);
     CHECK_EQ(e2e_stop(&d, SIGTERM), 0);
@@ -171,7 +169,6 @@ int main(int argc, char **argv) {
     CHECK_EQ(e2e_count(&d, "pages_disk"), on_disk);
     all_again(&d);
     e2e_finish(&d);
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    CHECK(system(command) == 0);
+    e2e_disk_remove(&disk);
     return 0;
 }

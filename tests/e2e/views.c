@@ -453,16 +453,14 @@ int main(int argc, char **argv) {
     int child = e2e_child_main(argc, argv, jobs);
     if (child >= 0)
         return child;
-    char folder[] = "/tmp/kvtrunk-e2e-disk-XXXXXX", disk_dir[96], command[128];
-    CHECK(mkdtemp(folder));
-    snprintf(disk_dir, sizeof disk_dir, "disk_dir=%s", folder);
+    e2e_disk disk;
+    e2e_disk_make(&disk);
     /* Room for some 120 pages in the arena, and 120 in the host tier: less than four prompts. */
-    const char *tiers[] = {"arena=1MiB", "host=1MiB",      disk_dir,
+    const char *tiers[] = {"arena=1MiB", "host=1MiB",      disk.setting,
                            "disk=64MiB", "max_pages=4000", NULL};
     const char *alone[] = {"arena=1MiB", NULL};
     with_daemon(tiers, below);
     with_daemon(alone, above);
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    CHECK(system(command) == 0);
+    e2e_disk_remove(&disk);
     return 0;
 }
