@@ -15,19 +15,25 @@ typedef struct unit {
     uint64_t factor;
 } unit;
 
-/* "90", "15m": a whole number and one of the units, of which the first is taken if none is given.
- */
+/* "90", "15m": a whole number over 0 and one of the units, of which the first is taken if none is
+ * given. */
 static int take_amount(const char *option, const char *text, const unit *units, uint64_t high,
                        uint64_t *ret) {
-    char *end;
+    char *end, names[64] = "";
     errno = 0;
+    for (const unit *u = units; u->name; u++)
+        snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s",
+                 u == units ? "" : ", ", u->name);
     unsigned long long n = strtoull(text, &end, 10);
     const unit *u = units;
     while (u->name && *end && strcmp(u->name, end) != 0)
         u++;
-    if (*text < '0' || *text > '9' || errno || !u->name || n > high / u->factor)
-        return tool_fail(TOOL_USAGE, "--%s %s: a whole number with one of %s, %s, %s, %s is needed",
-                         option, text, units[0].name, units[1].name, units[2].name, units[3].name);
+    if (*text < '0' || *text > '9' || errno || !u->name)
+        return tool_fail(TOOL_USAGE, "--%s %s: a whole number with one of %s is needed", option,
+                         text, names);
+    if (n == 0 || n > high / u->factor)
+        return tool_fail(TOOL_USAGE, "--%s %s: 1 to %llu %s are possible", option, text,
+                         (unsigned long long)(high / u->factor), u->name);
     *ret = n * u->factor;
     return TOOL_OK;
 }
@@ -47,7 +53,7 @@ typedef struct prefix {
 } prefix;
 
 /* Token ids with commas or white space between them. */
-static int parse_tokens(char *text, prefix *ret) {
+static int parse_tokens(char *text, int bad_code, prefix *ret) {
     size_t room = strlen(text) / 2 + 1;
     *ret = (prefix){.tokens = malloc(room * sizeof *ret->tokens)};
     if (!ret->tokens)
@@ -59,11 +65,11 @@ static int parse_tokens(char *text, prefix *ret) {
         errno = 0;
         unsigned long long n = strtoull(word, &end, 10);
         if (*word < '0' || *word > '9' || *end || errno || n > UINT32_MAX)
-            return tool_fail(TOOL_BAD_INPUT, "token %zu is \"%.20s\"; a number up to %u is needed",
+            return tool_fail(bad_code, "token %zu is \"%.20s\"; a number up to %u is needed",
                              ret->n_tokens, word, UINT32_MAX);
         ret->tokens[ret->n_tokens++] = (uint32_t)n;
     }
-    return ret->n_tokens ? TOOL_OK : tool_fail(TOOL_BAD_INPUT, "there are no tokens");
+    return ret->n_tokens ? TOOL_OK : tool_fail(bad_code, "there are no tokens");
 }
 
 enum { MAX_TEXT_BYTES = 16 << 20 };
@@ -100,7 +106,7 @@ static int take_prefix(const char *list, const char *file, prefix *ret) {
     if (code == TOOL_OK && list && !(text = strdup(list)))
         code = tool_fail(TOOL_SYSTEM, "no memory");
     if (code == TOOL_OK)
-        code = parse_tokens(text, ret);
+        code = parse_tokens(text, list ? TOOL_USAGE : TOOL_BAD_INPUT, ret);
     free(text);
     return code;
 }

@@ -209,8 +209,10 @@ static int run_row(const request *r, const capacity *c, const rule *p, const cod
     kvt_status status = p->is_opt ? sim_run_opt(&r->trace, &setting, &result)
                                   : sim_run(&r->trace, &setting, &result);
     if (status == KVT_EINVAL)
-        return tool_fail(TOOL_USAGE, "simulate --capacity: %s is less than a page of %s takes",
-                         tool_size(c->bytes), set->name);
+        return tool_fail(TOOL_USAGE,
+                         "simulate: a capacity of %.4g %%, %s, is less than a page of %s takes; "
+                         "name larger ones (--capacity)",
+                         c->percent, tool_size(c->bytes), set->name);
     if (status != KVT_OK)
         return tool_fail(TOOL_SYSTEM, "simulate: no memory for a run with %s", tool_size(c->bytes));
     print_row(r, c, p, set, &result, is_first);
@@ -225,8 +227,10 @@ static int run_rows(const request *r) {
     for (uint32_t c = 0; c < r->n_capacities; c++)
         for (uint32_t k = 0; k < r->n_codecs; k++)
             for (uint32_t p = 0; p < r->n_rules && code == TOOL_OK; p++)
-                if (!r->rules[p].is_opt || r->codecs[k].n_rungs == 1)
-                    code = run_row(r, &r->capacities[c], &r->rules[p], &r->codecs[k], n++ == 0);
+                if (!r->rules[p].is_opt || r->codecs[k].n_rungs == 1) {
+                    code = run_row(r, &r->capacities[c], &r->rules[p], &r->codecs[k], n == 0);
+                    n += code == TOOL_OK;
+                }
     if (r->json)
         puts(n ? "]" : "[]");
     return code;

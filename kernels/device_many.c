@@ -7,6 +7,7 @@
 
 typedef struct device_many {
     kvt_device base;
+    kvt_device_ops ops;
     uint32_t n;
     kvt_device *devices[KVT_MAX_DEVICES];
 } device_many;
@@ -72,10 +73,7 @@ static kvt_status many_write_file_page(kvt_device *device, const kvt_page_shape 
                                        uint64_t offset, int fd, uint64_t file_offset,
                                        uint64_t bytes, uint32_t *ret_rows) {
     kvt_device *d = at(device, &offset);
-    if (d->ops->write_file_page)
-        return d->ops->write_file_page(d, shape, offset, fd, file_offset, bytes, ret_rows);
-    kvt_status status = d->ops->write_file(d, offset, fd, file_offset, bytes);
-    return status == KVT_OK ? d->ops->check(d, shape, offset, bytes, ret_rows) : status;
+    return d->ops->write_file_page(d, shape, offset, fd, file_offset, bytes, ret_rows);
 }
 
 /* --- staging areas ------------------------------------------------------------------------------
@@ -127,19 +125,7 @@ static const char *many_failure(kvt_device *device) {
 /* --- opening ------------------------------------------------------------------------------------
  */
 
-static const kvt_device_ops on_host = {.name = "host",
-                                       .close = many_close,
-                                       .head = many_nowhere,
-                                       .data = many_nowhere,
-                                       .write_file = many_write_file,
-                                       .copy = many_copy,
-                                       .write = many_write,
-                                       .read = many_read,
-                                       .check = many_check,
-                                       .write_file_page = many_write_file_page};
-
-static const kvt_device_ops on_gpus = {.name = "cuda",
-                                       .close = many_close,
+static const kvt_device_ops all_ops = {.close = many_close,
                                        .head = many_nowhere,
                                        .data = many_nowhere,
                                        .write_file = many_write_file,
@@ -153,12 +139,29 @@ static const kvt_device_ops on_gpus = {.name = "cuda",
                                        .write_staged = many_write_staged,
                                        .failure = many_failure};
 
+/* What each of them lacks, all together lack. */
+static kvt_device_ops ops_of(const kvt_device_ops *each) {
+    kvt_device_ops ops = all_ops;
+    ops.name = each->name;
+    if (!each->write_file_page)
+        ops.write_file_page = NULL;
+    if (!each->stage) {
+        ops.stage = NULL;
+        ops.unstage = NULL;
+        ops.write_staged = NULL;
+    }
+    if (!each->failure)
+        ops.failure = NULL;
+    return ops;
+}
+
 kvt_status kvt_device_many_open(kvt_device *const *devices, uint32_t n, kvt_device **ret_device) {
     KVT_ASSERT(n > 0 && n <= KVT_MAX_DEVICES);
     device_many *m = calloc(1, sizeof *m);
     if (!m)
         return KVT_ENOMEM;
-    m->base.ops = devices[0]->ops->failure ? &on_gpus : &on_host;
+    m->ops = ops_of(devices[0]->ops);
+    m->base.ops = &m->ops;
     m->n = n;
     for (uint32_t i = 0; i < n; i++) {
         KVT_ASSERT(devices[i]->ops == devices[0]->ops);

@@ -100,6 +100,7 @@ int sim_ranks_acquire(sim_world *w, sim_worker *k, int slot, int base) {
         l->arena = k->arena;
         l->gpu = k->gpu;
     }
+    l->asked_ms = w->d->now_ms;
     set_path(w, e, l, &req);
     outgoing o;
     sim_begin(&o);
@@ -121,6 +122,9 @@ void sim_ranks_check(sim_world *w, const sim_worker *k, sim_lease *l) {
     if (at < 0)
         return;
     const sim_lease *theirs = &other->leases[at];
+    /* Whoever comes so late that the request has been forgotten asks anew. */
+    if (w->d->now_ms >= theirs->asked_ms + w->config.grace_ms)
+        return;
     w->n.together++;
     if (theirs->n_tokens != l->n_tokens || memcmp(theirs->answer, l->answer, sizeof l->answer) != 0)
         sim_fail(w, "request %llu of an engine: worker %u was told %u/%u/%u, worker %u %u/%u/%u",

@@ -153,6 +153,7 @@ typedef struct sim_lease {
     uint32_t gpu;       /* and which part */
     uint64_t request;   /* of ranks that asked together; 0: it asked alone */
     uint32_t answer[3]; /* and what they were told: held, computing, claimed tokens */
+    uint64_t asked_ms;  /* a request of ranks; sooner than grace_ms later nobody forgets it */
     uint32_t n_tokens, held_tokens, computing_tokens, claimed_tokens;
     uint32_t tokens[SIM_MAX_TOKENS];
     uint32_t n_pages;
