@@ -79,9 +79,9 @@ static kvt_status audit_root(const audit *a, radix_node root) {
     const radix_record *record = record_at(tree, root);
     if (record->up != RADIX_NONE || record->left != RADIX_NONE || record->right != RADIX_NONE ||
         record->n_tokens != 0 || record->best_held != 0 ||
-        (record->flags & (RADIX_LIVE | RADIX_HELD)) != RADIX_LIVE ||
-        rank_at(tree, root)->depth != 0 || rank_at(tree, root)->slot != 0 ||
-        record->page_tokens < 1 || record->page_tokens > tree->limits.page_tokens)
+        (record->flags & (RADIX_LIVE | RADIX_HELD)) != RADIX_LIVE || record->depth != 0 ||
+        node_slot(record) != 0 || record->page_tokens < 1 ||
+        record->page_tokens > tree->limits.page_tokens)
         return broken(a, "root %u has what only a page may have", root);
     return KVT_OK;
 }
@@ -116,9 +116,9 @@ static kvt_status audit_parent(const audit *a, radix_node node) {
     const radix *tree = a->tree;
     const radix_record *record = record_at(tree, node);
     radix_node parent = node_parent(tree, node);
-    if (rank_at(tree, node)->depth != rank_at(tree, parent)->depth + 1)
-        return broken(a, "page %u at depth %u, its parent at %u", node, rank_at(tree, node)->depth,
-                      rank_at(tree, parent)->depth);
+    if (record->depth != record_at(tree, parent)->depth + 1)
+        return broken(a, "page %u at depth %u, its parent at %u", node, record->depth,
+                      record_at(tree, parent)->depth);
     if (!node_may_have_children(tree, parent))
         return broken(a, "page %u is the child of a short page", node);
     if (record->page_tokens != record_at(tree, parent)->page_tokens || record->n_tokens < 1 ||
@@ -145,16 +145,16 @@ static kvt_status audit_busy(const audit *a, radix_node node) {
     uint32_t busy = node_pins(record) > 0;
     for (radix_node child = radix_first_child(tree, node); child != RADIX_NONE;
          child = radix_next_sibling(tree, child))
-        busy += record_at(tree, child)->busy > 0;
-    if (busy != record->busy)
+        busy += node_busy(record_at(tree, child)) > 0;
+    if (busy != node_busy(record))
         return broken(a, "node %u: pins and busy children make %u, noted as %u", node, busy,
-                      record->busy);
+                      node_busy(record));
     return KVT_OK;
 }
 
 static kvt_status audit_heap(const audit *a, radix_node page) {
     const radix *tree = a->tree;
-    uint32_t slot = rank_at(tree, page)->slot;
+    uint32_t slot = node_slot(record_at(tree, page));
     if ((slot != 0) != node_may_go(tree, page))
         return broken(a, "page %u %s go, but %s in the heap", page,
                       node_may_go(tree, page) ? "may" : "may not", slot != 0 ? "is" : "is not");
@@ -162,12 +162,17 @@ static kvt_status audit_heap(const audit *a, radix_node page) {
         return KVT_OK;
     if (slot < RADIX_HEAP_TOP || slot - RADIX_HEAP_TOP >= tree->n_heap)
         return broken(a, "page %u: heap slot %u of %u", page, slot, tree->n_heap);
-    if (radix_heap_at(tree, slot) != page)
-        return broken(a, "page %u: its heap slot has page %u", page, radix_heap_at(tree, slot));
-    if (slot > RADIX_HEAP_TOP &&
-        radix_heap_before(tree, page, radix_heap_at(tree, heap_slot_above(slot))))
+    radix_node there = heap_at(tree, slot)->page;
+    if (there != page)
+        return broken(a, "page %u: its heap slot has page %u", page, there);
+    if (heap_at(tree, slot)->rough != radix_heap_rough(*key_at(tree, page)))
+        return broken(a, "page %u: the heap has the rough key of another key", page);
+    if (slot == RADIX_HEAP_TOP)
+        return KVT_OK;
+    radix_node above = heap_at(tree, heap_slot_above(slot))->page;
+    if (radix_heap_before(tree, page, above))
         return broken(a, "page %u goes before page %u, which stands above it in the heap", page,
-                      radix_heap_at(tree, heap_slot_above(slot)));
+                      above);
     return KVT_OK;
 }
 
@@ -189,8 +194,8 @@ static kvt_status audit_counts(const audit *a) {
     for (uint32_t i = 1; i <= tree->pages.n_fresh; i++) {
         if (!is_live_page(a, i))
             continue;
-        n_busy += record_at(tree, i)->busy > 0;
-        n_heap += rank_at(tree, i)->slot != 0;
+        n_busy += node_busy(record_at(tree, i)) > 0;
+        n_heap += node_slot(record_at(tree, i)) != 0;
     }
     if (n_busy != tree->n_busy)
         return broken(a, "%u pages are busy, counted as %u", n_busy, tree->n_busy);

@@ -1,7 +1,7 @@
 /*
  * pool.h - how a tree lies in its block. Private to radix/.
  *
- *   block:  [radix][records][ranks][handles of slot 0][of slot 1]...[heap][tokens]
+ *   block:  [radix][records][keys][handles of slot 0][of slot 1]...[heap][tokens]
  *
  * All arrays are indexed by node id and start at a multiple of 64 bytes from the block's start;
  * what is stored is only ever an id, a heap slot or an offset, so a copy of the block at another
@@ -9,10 +9,11 @@
  * its record stays zero so that "the longest held page below no node" reads as 0 without a branch.
  *
  * Memory per page beyond its tokens, with one slot:
- *   record 28 + rank 16 + handle 8 + heap slot 4 = 56 bytes.
- * Links and rank lie apart because a match reads only links and tokens, and the heap only ranks.
- * Neither array is touched before an id is given out for the first time, and that of a slot not
- * before a page whose root has so many is: slots that no realm needs cost address space only.
+ *   record 32 + key 8 + handle 8 + heap item 8 = 56 bytes.
+ * Records and keys lie apart because a match reads only records and tokens; two records share a
+ * cache line and none lies in two. Neither array is touched before an id is given out for the first
+ * time, and that of a slot not before a page whose root has so many is: slots that no realm needs
+ * cost address space only.
  */
 #ifndef KVT_RADIX_POOL_H
 #define KVT_RADIX_POOL_H
@@ -38,22 +39,25 @@ typedef struct radix_record {
     uint8_t
         best_held; /* most tokens of any held page in the treap below and with this one; 0: none */
     uint32_t up;   /* whatever links here: a sibling, or the parent whose child this is */
-    uint32_t busy; /* (pins > 0) + the number of busy children */
+    uint32_t
+        busy;      /* (pins > 0) + the number of busy children; or, of a page that stands in the
+                      heap and so is not busy, RADIX_IN_HEAP | its slot there: node_busy, node_slot */
     uint32_t pins; /* RADIX_HIDDEN is its highest bit: node_pins, node_is_hidden */
+    uint32_t depth;
 } radix_record;
 
-#define RADIX_HIDDEN 0x80000000u
+#define RADIX_HIDDEN  0x80000000u
+#define RADIX_IN_HEAP 0x80000000u
 
-/* What the heap compares. */
-typedef struct radix_rank {
-    uint64_t key;
-    uint32_t depth;
-    uint32_t slot; /* in the heap; 0: not there */
-} radix_rank;
+/* What the heap moves about: most comparisons need no more than this. */
+typedef struct radix_heap_item {
+    uint32_t rough; /* the key's first 27 bits and how many follow: smaller only if the key is */
+    radix_node page;
+} radix_heap_item;
 
-_Static_assert(sizeof(radix_record) == 28, "radix_record");
-_Static_assert(sizeof(radix_rank) == 16, "radix_rank");
-_Static_assert(sizeof(radix_record) + sizeof(radix_rank) + sizeof(uint64_t) + sizeof(uint32_t) <=
+_Static_assert(sizeof(radix_record) == 32, "radix_record");
+_Static_assert(sizeof(radix_record) + sizeof(uint64_t) + sizeof(uint64_t) +
+                       sizeof(radix_heap_item) <=
                    56,
                "at most 56 bytes a page beyond its tokens, with one slot");
 _Static_assert(sizeof(size_t) == 8, "radix_bytes counts to 2^41");
@@ -78,7 +82,7 @@ struct radix {
     uint32_t n_busy; /* pages */
     uint32_t n_heap;
     uint64_t records_at; /* offsets from the block's start in bytes */
-    uint64_t ranks_at;
+    uint64_t keys_at;
     uint64_t handles_at;
     uint64_t heap_at;
     uint64_t tokens_at;
@@ -94,11 +98,17 @@ static inline const radix_record *record_at(const radix *tree, radix_node node) 
 static inline radix_record *record_edit(radix *tree, radix_node node) {
     return (radix_record *)(void *)((char *)tree + tree->records_at) + node;
 }
-static inline const radix_rank *rank_at(const radix *tree, radix_node node) {
-    return (const radix_rank *)(const void *)((const char *)tree + tree->ranks_at) + node;
+static inline const uint64_t *key_at(const radix *tree, radix_node node) {
+    return (const uint64_t *)(const void *)((const char *)tree + tree->keys_at) + node;
 }
-static inline radix_rank *rank_edit(radix *tree, radix_node node) {
-    return (radix_rank *)(void *)((char *)tree + tree->ranks_at) + node;
+static inline uint64_t *key_edit(radix *tree, radix_node node) {
+    return (uint64_t *)(void *)((char *)tree + tree->keys_at) + node;
+}
+static inline const radix_heap_item *heap_at(const radix *tree, uint32_t slot) {
+    return (const radix_heap_item *)(const void *)((const char *)tree + tree->heap_at) + slot;
+}
+static inline radix_heap_item *heap_edit(radix *tree, uint32_t slot) {
+    return (radix_heap_item *)(void *)((char *)tree + tree->heap_at) + slot;
 }
 static inline size_t handle_index(const radix *tree, radix_node node, uint32_t slot) {
     return ((size_t)1 + tree->limits.max_pages + tree->limits.max_roots) * slot + node;
@@ -144,6 +154,14 @@ static inline uint32_t node_pins(const radix_record *record) {
     return record->pins & ~RADIX_HIDDEN;
 }
 
+/* Its slot in the heap; 0: it is not there. */
+static inline uint32_t node_slot(const radix_record *record) {
+    return record->busy & RADIX_IN_HEAP ? record->busy & ~RADIX_IN_HEAP : 0;
+}
+static inline uint32_t node_busy(const radix_record *record) {
+    return record->busy & RADIX_IN_HEAP ? 0 : record->busy;
+}
+
 /* As a match sees it: what is hidden is never found. */
 static inline int node_is_held(const radix_record *record) {
     return (record->flags & RADIX_HELD) && !node_is_hidden(record);
@@ -177,7 +195,7 @@ static inline int node_may_have_children(const radix *tree, radix_node node) {
 /* What stands in the heap: pages that may go now. */
 static inline int node_may_go(const radix *tree, radix_node node) {
     const radix_record *record = record_at(tree, node);
-    return !node_is_root(tree, node) && record->child == RADIX_NONE && record->busy == 0;
+    return !node_is_root(tree, node) && record->child == RADIX_NONE && node_busy(record) == 0;
 }
 
 /* --- siblings.c: the children of one node, ordered by their tokens -------------------------------
@@ -276,6 +294,9 @@ void radix_heap_replace(radix *tree, radix_node old, radix_node page);
 void radix_heap_moved(radix *tree, radix_node page);
 /* a goes before b: smaller key, or the deeper one of equals. */
 int radix_heap_before(const radix *tree, radix_node a, radix_node b);
-radix_node radix_heap_at(const radix *tree, uint32_t slot);
+uint32_t radix_heap_rough(uint64_t key);
+/* Asks the processor for what removing the first one will look at, and the four that may come
+ * next: who makes room mostly needs more than one page. */
+void radix_heap_fetch_next(const radix *tree);
 
 #endif

@@ -41,9 +41,10 @@ static int lay_out(const radix_limits *limits, radix *ret_tree) {
     *ret_tree = (radix){.limits = *limits};
     lay(&bytes, 1, sizeof(radix));
     ret_tree->records_at = lay(&bytes, n_nodes, sizeof(radix_record));
-    ret_tree->ranks_at = lay(&bytes, n_nodes, sizeof(radix_rank));
+    ret_tree->keys_at = lay(&bytes, n_nodes, sizeof(uint64_t));
     ret_tree->handles_at = lay(&bytes, n_nodes, sizeof(uint64_t) * limits->n_slots);
-    ret_tree->heap_at = lay(&bytes, (uint64_t)RADIX_HEAP_TOP + limits->max_pages, sizeof(uint32_t));
+    ret_tree->heap_at =
+        lay(&bytes, (uint64_t)RADIX_HEAP_TOP + limits->max_pages, sizeof(radix_heap_item));
     ret_tree->tokens_at =
         lay(&bytes, (uint64_t)1 + limits->max_pages, sizeof(uint32_t) * limits->page_tokens);
     ret_tree->bytes = bytes;
@@ -66,7 +67,7 @@ kvt_status radix_init(void *memory, size_t bytes, const radix_limits *limits, ra
     radix *placed = memory;
     *placed = tree;
     *record_edit(placed, RADIX_NONE) = (radix_record){0};
-    *rank_edit(placed, RADIX_NONE) = (radix_rank){0};
+    *key_edit(placed, RADIX_NONE) = 0;
     *ret_tree = placed;
     return KVT_OK;
 }
@@ -86,7 +87,7 @@ static radix_node take(radix *tree, radix_stock *stock, uint32_t n_slots) {
     stock->n_live++;
     *record_edit(tree, node) =
         (radix_record){.flags = (uint8_t)(RADIX_LIVE | (n_slots - 1) << RADIX_SLOTS_SHIFT)};
-    *rank_edit(tree, node) = (radix_rank){0};
+    *key_edit(tree, node) = 0;
     for (uint32_t slot = 0; slot < n_slots; slot++)
         *handle_edit(tree, node, slot) = 0;
     return node;
@@ -144,8 +145,8 @@ kvt_status radix_insert(radix *tree, radix_node parent, const uint32_t *tokens, 
     record->page_tokens = page_tokens;
     record->n_tokens = (uint8_t)n_tokens;
     memcpy(tokens_edit(tree, node), tokens, n_tokens * sizeof *tokens);
-    rank_edit(tree, node)->key = key;
-    rank_edit(tree, node)->depth = rank_at(tree, parent)->depth + 1;
+    record->depth = record_at(tree, parent)->depth + 1;
+    *key_edit(tree, node) = key;
     radix_siblings_add(tree, parent, node);
     radix_heap_add(tree, node);
     *ret_node = node;
@@ -165,6 +166,7 @@ kvt_status radix_remove(radix *tree, radix_node node) {
     else
         radix_heap_remove(tree, node);
     give_back(tree, &tree->pages, node);
+    radix_heap_fetch_next(tree);
     return KVT_OK;
 }
 
@@ -220,9 +222,8 @@ void radix_unpin(radix *tree, radix_node node) {
 
 void radix_set_key(radix *tree, radix_node node, uint64_t key) {
     KVT_ASSERT(node_is_live(tree, node));
-    radix_rank *rank = rank_edit(tree, node);
-    rank->key = key;
-    if (rank->slot != 0)
+    *key_edit(tree, node) = key;
+    if (node_slot(record_at(tree, node)) != 0)
         radix_heap_moved(tree, node);
 }
 
@@ -230,7 +231,7 @@ void radix_touch(radix *tree, radix_node node, uint64_t key) {
     radix_set_key(tree, node, key);
     /* What is in front of a node has a child, so it does not stand in the heap. */
     while ((node = node_parent(tree, node)) != RADIX_NONE)
-        rank_edit(tree, node)->key = key;
+        *key_edit(tree, node) = key;
 }
 
 void radix_set_held(radix *tree, radix_node node, int held) {

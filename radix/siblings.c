@@ -101,20 +101,25 @@ void radix_siblings_remove(radix *tree, radix_node node) {
                      : higher->left == node ? &higher->left
                                             : &higher->right;
 
-    /* The two treaps below node are merged into its place. */
+    /* The two treaps below node are merged into its place. What becomes the top of both has the
+     * better best_held of both, so nothing below it need be looked at for that. */
     radix_node above = up, left = record->left, right = record->right;
+    uint8_t best = record_at(tree, left)->best_held, best_right = record_at(tree, right)->best_held;
+    best = best > best_right ? best : best_right;
     while (left != RADIX_NONE && right != RADIX_NONE) {
         int take_left = node_priority(left) > node_priority(right);
-        radix_node top = take_left ? left : right;
+        radix_node top = take_left ? left : right, other = take_left ? right : left;
+        radix_record *taken = record_edit(tree, top);
+        if (taken->best_held < record_at(tree, other)->best_held)
+            taken->best_held = record_at(tree, other)->best_held;
         hang(tree, above, link, top);
         above = top;
-        link = take_left ? &record_edit(tree, top)->right : &record_edit(tree, top)->left;
+        link = take_left ? &taken->right : &taken->left;
         left = take_left ? *link : left;
         right = take_left ? right : *link;
     }
     hang(tree, above, link, left != RADIX_NONE ? left : right);
-    mend_to(tree, above, up);
-    if (!was_top)
+    if (!was_top && best != record->best_held)
         mend(tree, up);
 }
 

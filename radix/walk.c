@@ -13,7 +13,7 @@ radix_node radix_parent(const radix *tree, radix_node node) {
 
 uint32_t radix_depth(const radix *tree, radix_node node) {
     KVT_ASSERT(node_is_live(tree, node));
-    return rank_at(tree, node)->depth;
+    return record_at(tree, node)->depth;
 }
 
 const uint32_t *radix_tokens(const radix *tree, radix_node node, uint32_t *ret_n_tokens) {
@@ -34,7 +34,7 @@ uint32_t radix_slots(const radix *tree, radix_node node) {
 
 uint64_t radix_key(const radix *tree, radix_node node) {
     KVT_ASSERT(node_is_live(tree, node));
-    return rank_at(tree, node)->key;
+    return *key_at(tree, node);
 }
 
 uint32_t radix_pins(const radix *tree, radix_node node) {
@@ -54,7 +54,7 @@ int radix_is_hidden(const radix *tree, radix_node node) {
 
 int radix_is_busy(const radix *tree, radix_node node) {
     KVT_ASSERT(node_is_live(tree, node));
-    return record_at(tree, node)->busy > 0;
+    return node_busy(record_at(tree, node)) > 0;
 }
 
 int radix_is_leaf(const radix *tree, radix_node node) {
@@ -94,12 +94,12 @@ static radix_run run_from(const radix *tree, radix_node first) {
     radix_run run = {
         .first = first,
         .last = first,
-        .depth = rank_at(tree, first)->depth,
+        .depth = record->depth,
         .n_pages = 1,
         .n_tokens = record->n_tokens,
         .held = (record->flags & RADIX_HELD) != 0,
         .hidden = node_is_hidden(record),
-        .busy = record->busy > 0,
+        .busy = node_busy(record) > 0,
     };
     while (node_pins(record) == 0) {
         radix_node next = only_child(tree, run.last);

@@ -152,6 +152,28 @@ static void test_deep(void) {
     free(tree);
 }
 
+/* --- rough keys ---------------------------------------------------------------------------------
+ */
+
+/* They keep the order around every power of two, and tell apart what differs by one in 2^26. */
+static void test_rough_keys(void) {
+    uint64_t before = 0;
+    for (uint32_t bit = 1; bit < 64; bit++) {
+        uint64_t power = UINT64_C(1) << bit, step = bit > 26 ? power >> 26 : 1;
+        const uint64_t keys[] = {power - step, power - 1, power, power + step,
+                                 power + (power - 1) / 2};
+        for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+            CHECK(keys[i] < before || radix_heap_rough(before) <= radix_heap_rough(keys[i]));
+            before = keys[i];
+        }
+        CHECK(radix_heap_rough(power - step) < radix_heap_rough(power));
+        CHECK(radix_heap_rough(power) < radix_heap_rough(power + step));
+    }
+    CHECK(radix_heap_rough(UINT64_MAX) >= radix_heap_rough(before));
+    CHECK_EQ(radix_heap_rough(0), 0);
+    CHECK_EQ(radix_heap_rough((1u << 27) - 1), (1u << 27) - 1);
+}
+
 /* --- the audit sees damage ----------------------------------------------------------------------
  */
 
@@ -211,7 +233,7 @@ static void test_audit(void) {
         record_edit(tree, cold)->up = tree->pages.free;
     });
     DAMAGE("does not link to it once", record_edit(tree, up)->child = RADIX_NONE);
-    DAMAGE("at depth", rank_edit(tree, cold)->depth++);
+    DAMAGE("at depth", record_edit(tree, cold)->depth++);
     DAMAGE("tokens of", record_edit(tree, cold)->n_tokens = 0);
     DAMAGE("tokens of", record_edit(tree, cold)->page_tokens = 3);
     DAMAGE("child of a short page", record_edit(tree, up)->n_tokens--);
@@ -220,16 +242,18 @@ static void test_audit(void) {
            tokens_edit(tree, radix_first_child(tree, root))[0] = UINT32_MAX);
     DAMAGE("longest held", record_edit(tree, cold)->best_held--);
     DAMAGE("longest held", record_edit(tree, top)->best_held--);
-    DAMAGE("pins and busy children", record_edit(tree, cold)->busy++);
+    DAMAGE("pins and busy children", record_edit(tree, cold)->busy = 1);
     DAMAGE("pins and busy children", record_edit(tree, cold)->pins++);
     DAMAGE("pins and busy children", record_edit(tree, root)->busy++);
-    DAMAGE("in the heap", rank_edit(tree, cold)->slot = 0);
-    DAMAGE("its heap slot", rank_edit(tree, cold)->slot++);
-    DAMAGE("heap slot", rank_edit(tree, cold)->slot = 3 + tree->n_heap);
-    DAMAGE("goes before", rank_edit(tree, cold)->key = UINT64_MAX);
+    DAMAGE("in the heap", record_edit(tree, cold)->busy = 0);
+    DAMAGE("its heap slot", record_edit(tree, cold)->busy++);
+    DAMAGE("heap slot", record_edit(tree, cold)->busy = RADIX_IN_HEAP | (3 + tree->n_heap));
+    DAMAGE("rough key of another",
+           heap_edit(tree, node_slot(record_at(tree, cold)))->rough = UINT32_MAX);
+    DAMAGE("goes before", *key_edit(tree, cold) = UINT64_MAX);
     DAMAGE("in the heap, counted as", tree->n_heap++);
     DAMAGE("busy, counted as", tree->n_busy++);
-    CHECK_EQ(seen_damage, 29);
+    CHECK_EQ(seen_damage, 30);
 
     /* The priority of an id is fixed, so two linked siblings change places. */
     radix *tree = make(4, 1, 1);
@@ -251,6 +275,7 @@ int main(void) {
     test_another_address();
     test_many_siblings();
     test_deep();
+    test_rough_keys();
     test_audit();
     return 0;
 }

@@ -296,9 +296,12 @@ static uint32_t any_token(world *w) {
     return w->alphabet[percent(w, w->common_percent) ? 0 : below(w, w->n_alphabet)];
 }
 
-/* Few, so that many are equal, and some that differ in their upper half alone. */
+/* Few, so that many are equal; some that differ in their upper half alone, and some that differ
+ * only behind what the heap has of them. */
 static uint64_t any_key(world *w) {
-    return percent(w, 80) ? below(w, 6) : (uint64_t)below(w, 3) << 33 | 3;
+    if (percent(w, 60))
+        return below(w, 6);
+    return percent(w, 50) ? (uint64_t)below(w, 3) << 33 | 3 : UINT64_C(1) << 40 | below(w, 6);
 }
 
 /* A label of 0 .. page_tokens + 1 tokens: new, or one that is there with something changed. */
