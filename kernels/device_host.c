@@ -22,8 +22,8 @@
 
 /* A reservation that a signal interrupts is undone by some file systems; in parts, it gets on. */
 #define RESERVE_BYTES (UINT64_C(64) << 20)
-#define PIECE_BYTES                                                                                \
-    (UINT64_C(64) << 10) /* of a page: still in the second cache when it is checked */
+/* Of a page: still in the second cache when it is checked, and few calls. */
+#define PIECE_BYTES (UINT64_C(256) << 10)
 
 typedef struct device_host {
     kvt_device base;
