@@ -199,6 +199,11 @@ uint64_t policy_use(policy *p, uint32_t page, unsigned flags) {
     return key_for(p, mark, kind);
 }
 
+void policy_fetch(const policy *p, uint32_t page) {
+    if (p->rule == POLICY_WORTH && (p->marks[page].hash & ((1u << p->shift) - 1)) == 0)
+        policy_sample_fetch(p, p->marks[page].hash);
+}
+
 uint64_t policy_key_now(const policy *p) {
     return p->rule == POLICY_LRU ? p->requests : key_of(p, (double)p->now);
 }

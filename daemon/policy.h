@@ -70,6 +70,10 @@ typedef enum policy_use_flags {
 /* The request uses this page. Returns the page's key from now on. */
 uint64_t policy_use(policy *p, uint32_t page, unsigned flags);
 
+/* policy_use of this page comes soon: asks the processor for what it will look at. Changes nothing.
+ */
+void policy_fetch(const policy *p, uint32_t page);
+
 /* The key of a page of worth 1 that is used now. Keys stay under 2^63. */
 uint64_t policy_key_now(const policy *p);
 

@@ -67,6 +67,12 @@ static uint32_t first_slot(uint32_t hash) {
     return hash * 2654435769u >> 18; /* 14 bits */
 }
 
+void policy_sample_fetch(const policy *p, uint32_t hash) {
+    uint32_t first = first_slot(hash);
+    __builtin_prefetch(&p->sample[first]);
+    __builtin_prefetch(&p->sample[(first + SAMPLE_WINDOW - 1) % SAMPLE_SLOTS]);
+}
+
 /* The slot that holds the prefix; else one for it: a free one, or that of the oldest. */
 static policy_prefix *slot_for(policy *p, uint32_t hash) {
     uint32_t first = first_slot(hash);

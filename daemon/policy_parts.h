@@ -65,6 +65,8 @@ static inline uint32_t policy_kind_of(uint32_t count, int is_last) {
 }
 
 /* --- policy_learn.c --- */
+/* Asks the processor for the slots of this prefix. */
+void policy_sample_fetch(const policy *p, uint32_t hash);
 /* A prefix whose hash is in the sample was used as one of this kind. again: not asked for anew. */
 void policy_sample(policy *p, uint32_t hash, uint32_t kind, int again, int found);
 int policy_must_learn(const policy *p);

@@ -22,10 +22,18 @@ void policy_tree_remove(policy *p, radix *tree, radix_node node) {
 }
 
 void policy_tree_use(policy *p, radix *tree, radix_node tail, uint32_t n_again, int is_whole) {
+    enum { AHEAD = 8 };
     policy_request(p);
     unsigned last = is_whole ? POLICY_LAST : 0;
-    uint32_t depth = radix_depth(tree, tail);
+    uint32_t depth = radix_depth(tree, tail), n_ahead = 0;
+    radix_node ahead = tail;
     for (radix_node node = tail; depth > 0; node = radix_parent(tree, node), depth--) {
+        /* What is known of prefixes lies about by their hashes: asked for some pages early. */
+        for (; n_ahead < AHEAD && n_ahead < depth; n_ahead++) {
+            policy_fetch(p, ahead);
+            ahead = radix_parent(tree, ahead);
+        }
+        n_ahead--;
         unsigned again = depth <= n_again ? POLICY_AGAIN : 0;
         radix_set_key(tree, node, policy_use(p, node, again | last));
         last = 0;
