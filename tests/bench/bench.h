@@ -38,6 +38,9 @@ typedef struct bench_pair {
 } bench_pair;
 typedef void (*bench_work)(void *context);
 bench_pair bench_turns(bench_work a, bench_work b, void *context, int rounds);
+/* The same, with `before` done in front of each of the two, untimed. */
+bench_pair bench_turns_after(bench_work before, bench_work a, bench_work b, void *context,
+                             int rounds);
 /* The same for work of this thread alone, which waits for nothing: seconds that it ran, so that
  * those in which the core worked for others do not count. */
 bench_pair bench_turns_alone(bench_work a, bench_work b, void *context, int rounds);

@@ -33,21 +33,24 @@ double bench_percentile(double *values, size_t n, double percent) {
     return values[at];
 }
 
-static bench_pair take_turns(bench_work a, bench_work b, void *context, int rounds,
-                             clockid_t clock) {
+static double seconds_for(bench_work before, bench_work work, void *context, clockid_t clock) {
+    if (before)
+        before(context);
+    double start = seconds_of(clock);
+    work(context);
+    return seconds_of(clock) - start;
+}
+
+static bench_pair take_turns(bench_work before, bench_work a, bench_work b, void *context,
+                             int rounds, clockid_t clock) {
     double *times = calloc((size_t)rounds * 3, sizeof *times);
     KVT_ASSERT(times);
     double *ratios = times + 2 * rounds;
-    a(context); /* warm */
-    b(context);
+    seconds_for(before, a, context, clock); /* warm */
+    seconds_for(before, b, context, clock);
     for (int i = 0; i < rounds; i++) {
-        double start = seconds_of(clock);
-        a(context);
-        double middle = seconds_of(clock);
-        b(context);
-        double end = seconds_of(clock);
-        times[i] = middle - start;
-        times[rounds + i] = end - middle;
+        times[i] = seconds_for(before, a, context, clock);
+        times[rounds + i] = seconds_for(before, b, context, clock);
         ratios[i] = times[i] / times[rounds + i];
     }
     size_t n = (size_t)rounds;
@@ -60,11 +63,16 @@ static bench_pair take_turns(bench_work a, bench_work b, void *context, int roun
 }
 
 bench_pair bench_turns(bench_work a, bench_work b, void *context, int rounds) {
-    return take_turns(a, b, context, rounds, CLOCK_MONOTONIC);
+    return take_turns(NULL, a, b, context, rounds, CLOCK_MONOTONIC);
+}
+
+bench_pair bench_turns_after(bench_work before, bench_work a, bench_work b, void *context,
+                             int rounds) {
+    return take_turns(before, a, b, context, rounds, CLOCK_MONOTONIC);
 }
 
 bench_pair bench_turns_alone(bench_work a, bench_work b, void *context, int rounds) {
-    return take_turns(a, b, context, rounds, CLOCK_THREAD_CPUTIME_ID);
+    return take_turns(NULL, a, b, context, rounds, CLOCK_THREAD_CPUTIME_ID);
 }
 
 void bench_report(const bench_row *row) {
