@@ -93,6 +93,9 @@ static void print_use(const cJSON *disk) {
     printf(", at most %s\n", tool_size(member(disk, "budget_bytes")));
     printf("free      %s in the file, used again before it grows\n",
            tool_size(size > used ? size - used : 0));
+    if (member(disk, "full") > 0)
+        printf("refused   %s writes since the daemon's start, for want of room\n",
+               tool_number(member(disk, "full")));
 }
 
 static int run_compact(const tool_command *self, int argc, char **argv) {

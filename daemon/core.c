@@ -471,7 +471,7 @@ void core_drain(core *c) {
 
 int core_is_idle(const core *c) {
     return c->n_jobs == 0 && (!c->tiers || c->tiers->n_jobs == 0) && cooling_is_idle(c) &&
-           (!c->draining || spill_is_over(c));
+           (!c->draining || spill_is_over(c) || spill_is_stuck(c));
 }
 
 void core_move_arena(core *c, uint32_t arena, const char *path) {

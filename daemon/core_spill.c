@@ -421,10 +421,18 @@ void core_disk_up(core *c, int up) {
 /* --- SPILL: everything down, now ---------------------------------------------------------------
  */
 
+static int nothing_moves_down(const tiers *t) {
+    return !t->down_busy && !t->write_busy && !t->erase_busy && t->n_erase == 0;
+}
+
 int spill_is_over(const core *c) {
     const tiers *t = c->tiers;
     if (!t || !c->config.disk_bytes || !t->disk_up)
         return 1;
-    return !t->down_busy && !t->write_busy && !t->erase_busy && t->n_erase == 0 &&
-           arenas_dirty(c) == 0 && order_count(t->host_dirty) == 0;
+    return nothing_moves_down(t) && arenas_dirty(c) == 0 && order_count(t->host_dirty) == 0;
+}
+
+int spill_is_stuck(const core *c) {
+    const tiers *t = c->tiers;
+    return t && c->config.disk_bytes && t->disk_full && nothing_moves_down(t);
 }

@@ -714,6 +714,9 @@ void tier_job_submit(core *c, core_job *job);
 void tier_job_free(core *c, core_job *job);
 void record_of(core *c, page_handle page, core_record *ret_record);
 int spill_is_over(const core *c);
+/* Nothing is under way, since the disk is full: it may have room again when it is asked the next
+ * time. */
+int spill_is_stuck(const core *c);
 
 /* --- core_tend.c: SPILL, VERIFY --- */
 void serve_spill(core *c, request *rq);

@@ -416,6 +416,20 @@ static uint64_t tenants_tick(shell *sh) {
     return due_ms;
 }
 
+/* What a restart will not find. */
+static void say_unwritten(const shell *sh) {
+    for (uint32_t i = 0; i < sh->n_tenants; i++) {
+        core_counts n;
+        core_count(sh->tenants[i].core, &n);
+        if (n.disk_bytes > 0 && n.pages_dirty > 0)
+            log_write(LOG_WARNING,
+                      "tenant %s: %llu pages are not on disk, which has %llu: it is full, or "
+                      "\"drain_ms\" is too short",
+                      sh->tenants[i].values->tenant, (unsigned long long)n.pages_dirty,
+                      (unsigned long long)n.pages_disk);
+    }
+}
+
 int shell_run(shell *sh) {
     struct epoll_event events[BATCH];
     uint64_t now_ms = shell_now_ms(NULL), core_due_ms = now_ms;
@@ -441,5 +455,6 @@ int shell_run(shell *sh) {
     }
     if (!shell_is_idle(sh))
         log_write(LOG_WARNING, "stopped with jobs under way: they did not end within drain_ms");
+    say_unwritten(sh);
     return EXIT_CODE_OK;
 }

@@ -108,28 +108,38 @@ static void too_large(void) {
     e2e_finish(&d);
 }
 
+static int small_disk(e2e_disk *disk) {
+    e2e_disk_make(disk);
+    if (mount("none", disk->folder, "tmpfs", 0, "size=3m") == 0)
+        return 1;
+    printf("room: left out the full disk: mounting a small tmpfs: %s\n", strerror(errno));
+    CHECK(rmdir(disk->folder) == 0);
+    return 0;
+}
+
+/* Paths until the disk refuses one; returns how many. */
+static uint32_t fill_disk(e2e_daemon *d, e2e_worker *w) {
+    uint32_t tokens[E2E_MAX_TOKENS], n = 0;
+    for (; n < 900 && e2e_count(d, "full") == 0; n++) {
+        e2e_path(n, tokens);
+        fill(w, tokens, N);
+    }
+    CHECK_MSG(n < 900, "3 MiB are not full after %u paths", n);
+    return n;
+}
+
 /* A file system that was full for a while: what could not be written then is written later, without
  * anything else happening. */
 static void full_for_a_while(void) {
     e2e_daemon d = {0};
     e2e_worker w;
-    uint32_t tokens[E2E_MAX_TOKENS];
     e2e_disk disk;
-    e2e_disk_make(&disk);
-    if (mount("none", disk.folder, "tmpfs", 0, "size=3m") != 0) {
-        printf("room: left out the full disk: mounting a small tmpfs: %s\n", strerror(errno));
-        CHECK(rmdir(disk.folder) == 0);
+    if (!small_disk(&disk))
         return;
-    }
     const char *settings[] = {"arena=16MiB", disk.setting, "disk=64MiB", "max_pages=4000", NULL};
     e2e_start(&d, settings);
     e2e_worker_open(&w, &d, 1, 20000);
-    uint32_t n = 0;
-    for (; n < 900 && e2e_count(&d, "full") == 0; n++) {
-        e2e_path(n, tokens);
-        fill(&w, tokens, N);
-    }
-    CHECK_MSG(n < 900, "3 MiB are not full after %u paths", n);
+    uint32_t n = fill_disk(&d, &w);
     CHECK(mount("none", disk.folder, "tmpfs", MS_REMOUNT, "size=64m") == 0);
     e2e_await_disk(&d);
     /* While it was full some may have gone to make room. */
@@ -139,9 +149,31 @@ static void full_for_a_while(void) {
     CHECK(umount2(disk.folder, MNT_DETACH) == 0 && rmdir(disk.folder) == 0);
 }
 
+/* What a full disk does not take is not waited for: with what is under way ended, the daemon stops,
+ * long before the end of drain_ms. */
+static void stopped_while_full(void) {
+    enum { HANG_S = 300 };
+    e2e_daemon d = {0};
+    e2e_worker w;
+    e2e_disk disk;
+    if (!small_disk(&disk))
+        return;
+    const char *settings[] = {"arena=16MiB",    disk.setting,      "disk=64MiB",
+                              "max_pages=4000", "drain_ms=600000", NULL};
+    e2e_start(&d, settings);
+    e2e_worker_open(&w, &d, 1, 20000);
+    fill_disk(&d, &w);
+    e2e_worker_close(&w);
+    unsigned before = alarm(HANG_S);
+    e2e_finish(&d);
+    alarm(before);
+    CHECK(umount2(disk.folder, MNT_DETACH) == 0 && rmdir(disk.folder) == 0);
+}
+
 int main(int argc, char **argv) {
     too_large();
     full_for_a_while();
+    stopped_while_full();
     come_and_go(argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : 1000);
     return 0;
 }
