@@ -170,7 +170,9 @@ static void refuse_full(core *c, request *rq) {
            c->tenant, (unsigned long long)of.used_bytes, (unsigned long long)of.arena_bytes,
            *gpu ? " on GPU " : "", gpu, (unsigned long long)of.frames_used,
            (unsigned long long)n.pages_pinned, (unsigned long long)n.pages_evictable,
-           *gpu ? " (of all arenas)" : "");
+           *gpu       ? " (of all arenas and tiers)"
+           : c->tiers ? " (of all tiers)"
+                      : "");
 }
 
 void serve_seal(core *c, request *rq) {
