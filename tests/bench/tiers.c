@@ -169,13 +169,16 @@ static void teardown(void) {
 }
 
 /* --- spilling and reading back -----------------------------------------------------------------
+ * Both write their memory twice into a fresh file, and the second time counts: a daemon's helper
+ * maps the host tier once in its life.
  */
 
 static double spill_once(void) {
     remove_dir();
     open_disk();
-    double start = bench_now();
     run(DISK_WRITE, 0, t.n_pages);
+    double start = bench_now();
+    run(DISK_WRITE, t.n_pages, t.n_pages);
     double seconds = bench_now() - start;
     disk_close(t.d, 60000);
     return seconds;
@@ -185,10 +188,13 @@ static double plain_once(void) {
     unlink(t.file);
     int fd = open(t.file, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
     KVT_ASSERT(fd >= 0);
-    double start = bench_now();
-    for (uint32_t i = 0; i < t.n_pages; i++)
-        KVT_ASSERT(pwrite(fd, t.host + (uint64_t)i * t.page_bytes, t.page_bytes,
+    double start = 0;
+    for (uint32_t i = 0; i < 2 * t.n_pages; i++) {
+        if (i == t.n_pages)
+            start = bench_now();
+        KVT_ASSERT(pwrite(fd, t.host + (uint64_t)(i % t.n_pages) * t.page_bytes, t.page_bytes,
                           (off_t)i * t.page_bytes) == (ssize_t)t.page_bytes);
+    }
     double seconds = bench_now() - start;
     fsync(fd); /* as closing the tier does: the next round starts with a clean page cache */
     close(fd);
@@ -212,7 +218,7 @@ static void speed(uint32_t page_bytes, uint64_t total_bytes) {
     enum { ROUNDS = 7 };
     double ours[ROUNDS], plain[ROUNDS], ratios[ROUNDS];
     char name[64];
-    setup(page_bytes, (uint32_t)(total_bytes / page_bytes), 2 * total_bytes + (16 << 20));
+    setup(page_bytes, (uint32_t)(total_bytes / page_bytes), 3 * total_bytes + (16 << 20));
     for (int i = -1; i < ROUNDS; i++) { /* the first warms up */
         double a = spill_once(), b = plain_once();
         if (i >= 0) {
