@@ -24,6 +24,7 @@ enum {
     PROBE_TIMEOUT_MS = 2000, /* nng itself pauses up to 100 ms after a failed accept */
     PROBES_BUSY = 8,         /* in a row, until a full queue counts as a dead listener */
     PROBES_SILENT = 2,       /* in a row: a loaded machine may leave one without an answer */
+    PROBES_SILENT_MOST = 64, /* doubled by each listener that was put there for nothing */
     REPLACE_PAUSE_MS = 8000, /* the longest between two replacements */
     REPLACE_CALM_MS = 60000, /* after so long without one, the next is at once */
     STATUS_EVERY_MS = 10000,
@@ -197,14 +198,20 @@ static void probe_ended(shell *sh, uint64_t now_ms) {
         server_close_idle_listeners(sh->server);
     } else if (sh->probe.state == PROBE_NO_SOCKET) {
         replace_listener(sh, now_ms, "nobody listens there any more");
-    } else if (sh->probe.state == PROBE_SILENT && ++sh->probes_silent < PROBES_SILENT) {
+    } else if (sh->probe.state == PROBE_SILENT && ++sh->probes_silent < sh->silent_most) {
         /* asked again at the next turn */
     } else if (sh->probe.state != PROBE_BUSY || sh->probes_busy >= PROBES_BUSY) {
         replace_listener(sh, now_ms, "the listener does not answer");
         sh->probes_busy = 0;
+        sh->probes_silent = 0;
+        /* A machine on which nobody gets to answer gains nothing by ever new listeners: who is just
+         * connecting would have to begin anew each time. */
+        sh->silent_most = (uint32_t)earlier(2 * sh->silent_most, PROBES_SILENT_MOST);
     }
     if (sh->probe.state != PROBE_SILENT)
         sh->probes_silent = 0;
+    if (sh->probe.state == PROBE_ANSWERED)
+        sh->silent_most = PROBES_SILENT;
     sh->probe.state = PROBE_IDLE;
     sh->probe_due_ms = now_ms + PROBE_EVERY_MS;
 }
@@ -435,6 +442,7 @@ int shell_run(shell *sh) {
     uint64_t now_ms = shell_now_ms(NULL), core_due_ms = now_ms;
     int more = 0;
     sh->probe_due_ms = now_ms + PROBE_EVERY_MS;
+    sh->silent_most = PROBES_SILENT;
     sh->watchdog_due_ms = notify_watchdog_ms() > 0 ? now_ms : UINT64_MAX;
     sh->status_due_ms = now_ms + STATUS_EVERY_MS;
     say_ready(sh);
