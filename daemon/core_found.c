@@ -182,7 +182,7 @@ static page_handle page_for(core *c, const realm *r, radix_node parent, const co
         return 0;
     page = node_page(c, node, record->slot);
     if (!page && page_claim(c->pages, node, &page) == KVT_OK)
-        radix_set_handle(c->tree, node, record->slot, page);
+        node_set_page(c, node, record->slot, page);
     return page;
 }
 

@@ -14,12 +14,25 @@
  */
 #include "daemon/core_state.h"
 
+/*
+ * The tree names a page by its index in the page table and one more. That does not go stale, since
+ * the tree has a reference of each page that it names; and the page says which node names it.
+ */
 page_handle node_page(const core *c, radix_node node, uint32_t slot) {
-    return radix_handle(c->tree, node, slot);
+    uint32_t name = radix_handle(c->tree, node, slot);
+    if (name == 0)
+        return 0;
+    page_handle page = page_at(c->pages, name - 1);
+    KVT_ASSERT(page && page_get(c->pages, page)->node == node);
+    return page;
+}
+
+void node_set_page(core *c, radix_node node, uint32_t slot, page_handle page) {
+    radix_set_handle(c->tree, node, slot, page ? (uint32_t)page + 1 : 0);
 }
 
 const page_entry *node_entry(const core *c, radix_node node, uint32_t slot) {
-    return page_get(c->pages, radix_handle(c->tree, node, slot));
+    return page_get(c->pages, node_page(c, node, slot));
 }
 
 static int is_unsealed(const core *c, radix_node node, uint32_t slot) {
@@ -77,7 +90,7 @@ kvt_status node_claim_pages(core *c, radix_node node) {
                 page_drop(c, node_page(c, node, --slot));
             return status;
         }
-        radix_set_handle(c->tree, node, slot, page);
+        node_set_page(c, node, slot, page);
     }
     return KVT_OK;
 }
@@ -88,7 +101,7 @@ void slot_empty(core *c, radix_node node, uint32_t slot) {
     cool_unlist(c, page);
     /* A job that still copies it finds out by this that the page is wanted no more. */
     page_set_node(c->pages, page, RADIX_NONE);
-    radix_set_handle(c->tree, node, slot, 0);
+    node_set_page(c, node, slot, 0);
     page_drop(c, page);
     event_moved(c, node);
 }
@@ -118,7 +131,7 @@ kvt_status slot_refill(core *c, radix_node node, uint32_t slot) {
         status = page_claim(c->pages, node, &page);
     while (status == KVT_EFULL && evict_coldest(c));
     if (status == KVT_OK)
-        radix_set_handle(c->tree, node, slot, page);
+        node_set_page(c, node, slot, page);
     return status;
 }
 

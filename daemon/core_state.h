@@ -473,7 +473,8 @@ kvt_status realm_open(core *c, const kvt_realm_req *req, char *why, size_t why_b
 uint64_t realm_page_bytes(const realm *r); /* encoded, of all groups of a rank, full */
 
 /* --- core_slots.c: the pages of a node, radix_slots(c->tree, node) of them --- */
-page_handle node_page(const core *c, radix_node node, uint32_t slot);
+page_handle node_page(const core *c, radix_node node, uint32_t slot); /* 0: there is none */
+void node_set_page(core *c, radix_node node, uint32_t slot, page_handle page);
 const page_entry *node_entry(const core *c, radix_node node, uint32_t slot);
 static inline uint32_t slot_of(const realm *r, uint32_t rank, uint32_t group) {
     return rank * r->n_groups + group;

@@ -9,7 +9,7 @@
  * its record stays zero so that "the longest held page below no node" reads as 0 without a branch.
  *
  * Memory per page beyond its tokens, with one slot:
- *   record 32 + key 8 + handle 8 + heap item 8 = 56 bytes.
+ *   record 32 + key 8 + handle 4 + heap item 8 = 52 bytes.
  * Records and keys lie apart because a match reads only records and tokens; two records share a
  * cache line and none lies in two. Neither array is touched before an id is given out for the first
  * time, and that of a slot not before a page whose root has so many is: slots that no realm needs
@@ -56,11 +56,11 @@ typedef struct radix_heap_item {
 } radix_heap_item;
 
 _Static_assert(sizeof(radix_record) == 32, "radix_record");
-_Static_assert(sizeof(radix_record) + sizeof(uint64_t) + sizeof(uint64_t) +
+_Static_assert(sizeof(radix_record) + sizeof(uint64_t) + sizeof(uint32_t) +
                        sizeof(radix_heap_item) <=
-                   56,
-               "at most 56 bytes a page beyond its tokens, with one slot");
-_Static_assert(sizeof(size_t) == 8, "radix_bytes counts to 2^41");
+                   52,
+               "at most 52 bytes a page beyond its tokens, with one slot");
+_Static_assert(sizeof(size_t) == 8, "radix_bytes counts to 2^40");
 
 /*
  * Ids of one kind. A fresh id is given out only when none is free, and the free list is last in,
@@ -113,12 +113,12 @@ static inline radix_heap_item *heap_edit(radix *tree, uint32_t slot) {
 static inline size_t handle_index(const radix *tree, radix_node node, uint32_t slot) {
     return ((size_t)1 + tree->limits.max_pages + tree->limits.max_roots) * slot + node;
 }
-static inline const uint64_t *handle_at(const radix *tree, radix_node node, uint32_t slot) {
-    return (const uint64_t *)(const void *)((const char *)tree + tree->handles_at) +
+static inline const uint32_t *handle_at(const radix *tree, radix_node node, uint32_t slot) {
+    return (const uint32_t *)(const void *)((const char *)tree + tree->handles_at) +
            handle_index(tree, node, slot);
 }
-static inline uint64_t *handle_edit(radix *tree, radix_node node, uint32_t slot) {
-    return (uint64_t *)(void *)((char *)tree + tree->handles_at) + handle_index(tree, node, slot);
+static inline uint32_t *handle_edit(radix *tree, radix_node node, uint32_t slot) {
+    return (uint32_t *)(void *)((char *)tree + tree->handles_at) + handle_index(tree, node, slot);
 }
 /* Of a page; roots have none. */
 static inline const uint32_t *tokens_at(const radix *tree, radix_node page) {

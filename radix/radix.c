@@ -42,7 +42,7 @@ static int lay_out(const radix_limits *limits, radix *ret_tree) {
     lay(&bytes, 1, sizeof(radix));
     ret_tree->records_at = lay(&bytes, n_nodes, sizeof(radix_record));
     ret_tree->keys_at = lay(&bytes, n_nodes, sizeof(uint64_t));
-    ret_tree->handles_at = lay(&bytes, n_nodes, sizeof(uint64_t) * limits->n_slots);
+    ret_tree->handles_at = lay(&bytes, n_nodes, sizeof(uint32_t) * limits->n_slots);
     ret_tree->heap_at =
         lay(&bytes, (uint64_t)RADIX_HEAP_TOP + limits->max_pages, sizeof(radix_heap_item));
     ret_tree->tokens_at =
@@ -250,7 +250,7 @@ void radix_hide(radix *tree, radix_node node) {
     radix_siblings_add(tree, parent, node);
 }
 
-void radix_set_handle(radix *tree, radix_node node, uint32_t slot, uint64_t handle) {
+void radix_set_handle(radix *tree, radix_node node, uint32_t slot, uint32_t handle) {
     KVT_ASSERT(node_is_live(tree, node) && slot < node_slots(record_at(tree, node)));
     *handle_edit(tree, node, slot) = handle;
 }

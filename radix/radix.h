@@ -42,7 +42,7 @@ typedef struct radix_limits {
     uint32_t max_pages;   /* nodes, 1 .. 2^30; roots do not count */
     uint32_t max_roots;   /* 1 .. 65,536 */
     uint32_t page_tokens; /* most tokens of a node, 16 .. 128: the stride of the token store */
-    uint32_t n_slots;     /* most opaque 64-bit handles of a node, 1 .. 64 */
+    uint32_t n_slots;     /* most opaque 32-bit handles of a node, 1 .. 64 */
 } radix_limits;
 
 /* Bytes that radix_init needs for these limits; 0 if a limit is out of range. */
@@ -121,7 +121,7 @@ void radix_touch(radix *tree, radix_node node, uint64_t key);
 void radix_set_key(radix *tree, radix_node node, uint64_t key);
 
 void radix_set_held(radix *tree, radix_node node, int held);
-void radix_set_handle(radix *tree, radix_node node, uint32_t slot, uint64_t handle);
+void radix_set_handle(radix *tree, radix_node node, uint32_t slot, uint32_t handle);
 
 /*
  * No match finds this page from now on, nor what is below it, and its tokens are free for another
@@ -141,7 +141,7 @@ radix_node radix_coldest(const radix *tree);
 radix_node radix_parent(const radix *tree, radix_node node);
 uint32_t radix_depth(const radix *tree, radix_node node); /* pages from the root; root = 0 */
 const uint32_t *radix_tokens(const radix *tree, radix_node node, uint32_t *ret_n_tokens);
-uint64_t radix_handle(const radix *tree, radix_node node, uint32_t slot);
+uint32_t radix_handle(const radix *tree, radix_node node, uint32_t slot);
 uint32_t radix_slots(const radix *tree, radix_node node); /* of its root's pages */
 uint64_t radix_key(const radix *tree, radix_node node);
 uint32_t radix_pins(const radix *tree, radix_node node);

@@ -22,7 +22,7 @@ const uint32_t *radix_tokens(const radix *tree, radix_node node, uint32_t *ret_n
     return tokens_at(tree, node_is_root(tree, node) ? RADIX_NONE : node);
 }
 
-uint64_t radix_handle(const radix *tree, radix_node node, uint32_t slot) {
+uint32_t radix_handle(const radix *tree, radix_node node, uint32_t slot) {
     KVT_ASSERT(node_is_live(tree, node) && slot < node_slots(record_at(tree, node)));
     return *handle_at(tree, node, slot);
 }

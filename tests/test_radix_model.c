@@ -30,7 +30,7 @@ typedef struct entry {
     int hidden;
     uint32_t pins;
     uint64_t key;
-    uint64_t handles[MAX_SLOTS];
+    uint32_t handles[MAX_SLOTS];
     /* computed by derive() */
     uint32_t n_children;
     int busy;
@@ -425,7 +425,7 @@ static void do_set(world *w) {
     if (percent(w, 20)) {
         w->doing = "set handle";
         uint32_t slot = below(w, w->limits.n_slots);
-        w->entries[node].handles[slot] = check_random(&w->seed);
+        w->entries[node].handles[slot] = (uint32_t)check_random(&w->seed);
         radix_set_handle(w->tree, node, slot, w->entries[node].handles[slot]);
         return;
     }
