@@ -133,6 +133,8 @@ kvt_test(test_cpu_long TARGET test_cpu ARGS 77 40000 LABELS slow TIMEOUT 1800)
 if(NOT KVT_SANITIZE)
     kvt_register(test_cpu_cross COMMAND sh ${CMAKE_CURRENT_SOURCE_DIR}/neon.sh ${PROJECT_SOURCE_DIR}
                  ${CMAKE_CURRENT_BINARY_DIR}/neon TIMEOUT 600)
+    kvt_register(test_cpu_cross_long COMMAND sh ${CMAKE_CURRENT_SOURCE_DIR}/neon.sh
+                 ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_BINARY_DIR}/neon_long --all LABELS slow TIMEOUT 3600)
 endif()
 foreach(path portable avx2 avx512 neon)
     foreach(name test_page test_sets)
