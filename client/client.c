@@ -141,10 +141,6 @@ static kvt_status take_realm(kvt_client *c, const kvt_realm *realm) {
                                      &c->shapes[group]);
         if (status != KVT_OK)
             return kvt_error(status, "realm.codec: %s", why);
-        status = kvt_page_shape_init(&realm->geometry, group, "f16", why, sizeof why,
-                                     &c->raw_shapes[group]);
-        if (status != KVT_OK)
-            return kvt_error(status, "realm.geometry: %s", why);
         c->group_offset[group + 1] =
             c->group_offset[group] + (uint32_t)kvt_page_max_bytes(&c->shapes[group]);
     }

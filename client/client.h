@@ -146,7 +146,6 @@ struct kvt_client {
     uint32_t forks; /* kvt_client_forks of the process that opened it */
     kvt_geometry geometry;
     kvt_page_shape shapes[KVT_MAX_GROUPS];
-    kvt_page_shape raw_shapes[KVT_MAX_GROUPS]; /* the same under codec set "f16" */
     uint32_t group_offset[KVT_MAX_GROUPS + 1]; /* in a staging slot; the last: its size */
     size_t n_canonical;
     uint8_t canonical[KVT_WIRE_MAX_REALM_BYTES];

@@ -332,6 +332,9 @@ static kvt_status encode_cow(const kvt_lease *lease, const kvt_page_shape *shape
     if (status == KVT_OK)
         status = kvt_page_encode_cow(shape, bytes, page->bytes, keep_rows, n_rows, from, is_first,
                                      to, room, ret_bytes);
+    /* In too many pieces: the worker has the rows that are held as they were decoded. */
+    if (status == KVT_ELIMIT)
+        status = kvt_page_encode_raw(shape, bytes, page->bytes, n_rows, from, to, room, ret_bytes);
     free(copy.bytes);
     return kvt_arena_was_fresh(lease->arena, page) ? status : KVT_ESTALE;
 }
@@ -341,22 +344,18 @@ static kvt_status encode_into(const kvt_lease *lease, uint32_t page, uint32_t gr
                               size_t *ret_bytes) {
     const kvt_page_shape *shape = &lease->client->shapes[group];
     uint32_t first_token = page * shape->page_tokens;
-    kvt_status status = KVT_ELIMIT;
-    int keeps = lease->held_tokens > first_token, is_first = page == 0;
-    if (keeps) {
+    int is_first = page == 0;
+    kvt_status status;
+    if (lease->held_tokens > first_token) {
         uint32_t keep_rows = lease->held_tokens - first_token;
         status = encode_cow(lease, shape, kvt_lease_page(lease, page, group),
                             keep_rows < n_rows ? keep_rows : n_rows, n_rows, from, is_first, to,
                             room, ret_bytes);
-    }
-    /* Nothing to keep: all of it from the worker. Or it is in too many pieces already: then too,
-     * but raw, since the worker has the rows that are held as they were decoded, and to encode them
-     * again would lose once more. */
-    if (status == KVT_ELIMIT && is_first && !keeps)
+    } else if (is_first) {
         status = kvt_page_encode_first(shape, n_rows, from, to, room, ret_bytes);
-    else if (status == KVT_ELIMIT)
-        status = kvt_page_encode(keeps ? &lease->client->raw_shapes[group] : shape, n_rows, from,
-                                 to, room, ret_bytes);
+    } else {
+        status = kvt_page_encode(shape, n_rows, from, to, room, ret_bytes);
+    }
     return status == KVT_OK ? KVT_OK : kvt_error_plain(status);
 }
 

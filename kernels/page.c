@@ -267,6 +267,24 @@ kvt_status kvt_page_encode_cow(const kvt_page_shape *shape, const void *page, si
     return status;
 }
 
+kvt_status kvt_page_encode_raw(const kvt_page_shape *shape, const void *page, size_t page_bytes,
+                               uint32_t rows, const kvt_layout *from, void *to, size_t to_bytes,
+                               size_t *ret_bytes) {
+    if (rows < 1 || rows > shape->page_tokens || !layout_makes_sense(from))
+        return KVT_EINVAL;
+    kvt_page_header header;
+    kvt_status status = kvt_page_header_read(shape, page, page_bytes, &header);
+    if (status != KVT_OK)
+        return status;
+    writer w;
+    writer_init(&w, shape, to, to_bytes);
+    w.header.list = header.list;
+    status = write_segment(&w, rows, from, 1);
+    if (status == KVT_OK)
+        writer_end(&w, ret_bytes);
+    return status;
+}
+
 /* ------------------------------------------------------------------------------------------------
  * Checking and decoding
  * ---------------------------------------------------------------------------------------------- */

@@ -113,12 +113,21 @@ size_t kvt_page_first_bytes(const kvt_page_shape *shape, uint32_t rows);
  * where fewer than KVT_PAGE_SINK_ROWS are kept (token 0 of `from` is row 0 of the PAGE; rows before
  * keep_rows are not read). keep_rows = rows only copies. `page` must have
  * passed kvt_page_check. KVT_ELIMIT: more than KVT_PAGE_MAX_SEGMENTS segments would be needed, or
- * to_bytes is too small; the caller then encodes the page whole. Its kept rows keep their bits if
- * he does that with the shape of codec set "f16": such a page is one of this shape too.
+ * to_bytes is too small; the caller then encodes the page whole, by the next call.
  */
 kvt_status kvt_page_encode_cow(const kvt_page_shape *shape, const void *page, size_t page_bytes,
                                uint32_t keep_rows, uint32_t rows, const kvt_layout *from,
                                int is_first, void *to, size_t to_bytes, size_t *ret_bytes);
+
+/*
+ * What takes the place of a page in too many segments: all `rows` rows of `from` in one raw
+ * segment, under the codecs that `page` names. Rows that were kept keep their bits, if `from` has
+ * them as they were decoded; to code them again would lose once more. `page` as above, KVT_ELIMIT:
+ * to_bytes is too small.
+ */
+kvt_status kvt_page_encode_raw(const kvt_page_shape *shape, const void *page, size_t page_bytes,
+                               uint32_t rows, const kvt_layout *from, void *to, size_t to_bytes,
+                               size_t *ret_bytes);
 
 /*
  * Is page[0 .. page_bytes) a page of this shape? Bounds of every field before it is used, geometry

@@ -537,6 +537,49 @@ static void test_first_page(void) {
     kv_free(&rest);
 }
 
+/* What takes the place of a fifth segment: one raw one, of a page that stays in its codecs. */
+static void test_fifth_segment(void) {
+    kvt_geometry g;
+    kvt_geometry_init(&g, 2, 3, 64, 32);
+    kvt_page_shape shape;
+    CHECK_EQ(kvt_page_shape_init(&g, 0, "0-0:i8;rest:i4", NULL, 0, &shape), KVT_OK);
+    kv_kit from = kv_new(&g, 2, 32, KV_GAPS), to = kv_new(&g, 2, 32, KV_TOKEN_MAJOR);
+    size_t room = kvt_page_max_bytes(&shape), bytes, next_bytes;
+    void *page = page_new(room), *next = page_new(room);
+    kvt_page_info info;
+    uint32_t rows;
+    fill_numbers(&from);
+    CHECK_EQ(kvt_page_encode(&shape, 5, &from.layout, page, room, &bytes), KVT_OK);
+    CHECK_EQ(kvt_page_encode_raw(&shape, page, bytes, 33, &from.layout, next, room, &next_bytes),
+             KVT_EINVAL);
+    CHECK_EQ(kvt_page_encode_raw(&shape, page, bytes - 1, 9, &from.layout, next, room, &next_bytes),
+             KVT_ECORRUPT);
+    size_t raw_bytes = kvt_page_raw_bytes(&shape, 20);
+    CHECK_EQ(kvt_page_encode_raw(&shape, page, bytes, 20, &from.layout, next, raw_bytes - 1,
+                                 &next_bytes),
+             KVT_ELIMIT);
+    CHECK_EQ(
+        kvt_page_encode_raw(&shape, page, bytes, 20, &from.layout, next, raw_bytes, &next_bytes),
+        KVT_OK);
+    CHECK_EQ(next_bytes, raw_bytes);
+    CHECK(kvt_page_is_under(&shape, next, next_bytes));
+    kvt_page_get(next, &info);
+    CHECK(info.rows == 20 && info.n_segments == 1 && info.raw && info.saturated == 0);
+    CHECK_EQ(
+        kvt_page_encode_cow(&shape, next, next_bytes, 20, 32, &from.layout, 0, page, room, &bytes),
+        KVT_OK);
+    CHECK_EQ(kvt_page_check(&shape, page, bytes, 1, &rows), KVT_OK);
+    CHECK_EQ(kvt_page_decode(&shape, page, bytes, 0, 32, 0, 2, &to.layout), KVT_OK);
+    CHECK(kv_equal(&to, 0, 0, &from, 0, 0, 2, 20));
+    CHECK(!kv_equal(&to, 0, 20, &from, 0, 20, 2, 12));
+    kvt_page_get(page, &info);
+    CHECK(info.n_segments == 2 && !info.raw);
+    free(page);
+    free(next);
+    kv_free(&from);
+    kv_free(&to);
+}
+
 /* ------------------------------------------------------------------------------------------------
  * Hostile bytes
  * ---------------------------------------------------------------------------------------------- */
@@ -772,6 +815,7 @@ int main(void) {
     }
     test_cow_keeps();
     test_first_page();
+    test_fifth_segment();
     test_flipped_bytes();
     test_forged_headers();
     test_too_many_rows();
