@@ -222,6 +222,69 @@ SIMD chunk chunk_of_fp8(const uint8_t *from, int mantissa) {
     return c;
 }
 
+/*
+ * What each of the 128 codes of 8 bits without a sign stands for, as 16 bits, lower bytes and upper
+ * ones apart: two registers are a table of 128 bytes, from which 64 are taken at once.
+ */
+#define KVT_SIMD_FP8_TABLE
+enum { TABLE_CODES = 64 }; /* that are looked up together */
+
+typedef struct fp8_table {
+    __m512i low[2], high[2];
+} fp8_table;
+
+SIMD fp8_table fp8_table_of(const uint8_t *words) {
+    const __m512i even = _mm512_set_epi64(
+        0x7e7c7a7876747270, 0x6e6c6a6866646260, 0x5e5c5a5856545250, 0x4e4c4a4846444240,
+        0x3e3c3a3836343230, 0x2e2c2a2826242220, 0x1e1c1a1816141210, 0x0e0c0a0806040200);
+    fp8_table t;
+    for (int i = 0; i < 2; i++) {
+        __m512i a = _mm512_loadu_si512(words + 128 * i);
+        __m512i b = _mm512_loadu_si512(words + 128 * i + 64);
+        t.low[i] = _mm512_permutex2var_epi8(a, even, b);
+        t.high[i] = _mm512_permutex2var_epi8(a, _mm512_add_epi8(even, _mm512_set1_epi8(1)), b);
+    }
+    return t;
+}
+
+/* Those of 64 codes, with their signs; what stands in the halves of each part of 128 bits becomes a
+ * part of *a and one of *b. */
+SIMD void fp8_table_words(const fp8_table *t, __m512i codes, __m512i *a, __m512i *b) {
+    __m512i low = _mm512_permutex2var_epi8(t->low[0], codes, t->low[1]);
+    __m512i high = _mm512_permutex2var_epi8(t->high[0], codes, t->high[1]);
+    /* 0xf8: the first, or both others */
+    high = _mm512_ternarylogic_epi32(high, codes, _mm512_set1_epi8((char)0x80), 0xf8);
+    *a = _mm512_unpacklo_epi8(low, high);
+    *b = _mm512_unpackhi_epi8(low, high);
+}
+
+/* 64 codes as the elements that the table has for them. */
+SIMD void fp8_table_decode(const fp8_table *t, uint8_t *to, const uint8_t *from) {
+    const __m512i order = _mm512_set_epi64(7, 3, 6, 2, 5, 1, 4, 0);
+    __m512i a, b;
+    fp8_table_words(t, _mm512_permutexvar_epi64(order, _mm512_loadu_si512(from)), &a, &b);
+    _mm512_storeu_si512(to, a);
+    _mm512_storeu_si512(to + 64, b);
+}
+
+/* 64 codes times the scale; the table has them as bfloat16, which is the upper half of a float. */
+SIMD void fp8_table_decode_scaled(const fp8_table *t, uint32_t dtype, uint8_t *to,
+                                  const uint8_t *from, float scale) {
+    const __m512i order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
+    const __m512i zero = _mm512_setzero_si512();
+    __m512i words[2];
+    fp8_table_words(t, _mm512_permutexvar_epi32(order, _mm512_loadu_si512(from)), &words[0],
+                    &words[1]);
+    for (int i = 0; i < 2; i++) {
+        chunk x;
+        x.v[0] = _mm512_castsi512_ps(_mm512_unpacklo_epi16(zero, words[i]));
+        x.v[1] = _mm512_castsi512_ps(_mm512_unpackhi_epi16(zero, words[i]));
+        x.v[0] = fv_mul(x.v[0], fv_set(scale));
+        x.v[1] = fv_mul(x.v[1], fv_set(scale));
+        chunk_store_elements(dtype, to + CHUNK_BYTES * i, x);
+    }
+}
+
 /* As in simd_row.h, in one register. */
 #define KVT_SIMD_MAGNITUDES
 typedef __m512i magnitudes;

@@ -4,6 +4,9 @@
  * Statistics are gathered over eight rows at a time: each vector of channels takes the rows in
  * their order (the order of the sums is part of the format), and is written back once for the
  * eight. What an encoder refuses is seen in the sums and extremes: a NaN makes the sum one.
+ *
+ * Where there are registers enough (KVT_SIMD_COLUMNS), columns of many channels go through all rows
+ * at once in front of that, and the loops here see to the channels that are left.
  */
 #include "kernels/simd.h"
 
@@ -25,6 +28,40 @@ typedef struct channel_stats {
     float by[KVT_MAX_HEAD_DIM]; /* encoding: inverse of the scale; decoding: the scale */
 } channel_stats;
 
+#ifdef KVT_SIMD_COLUMNS
+SIMD uint32_t take_all_columns(channel_codec codec, uint32_t dtype, const kvt_unit *unit,
+                               const uint8_t *from, size_t stride_bytes, channel_stats *stats) {
+    uint32_t d = 0;
+    FOR_COLUMNS(unit, dtype, unit->rows, stride_bytes, d,
+                take_columns(c, codec.bits == 8, from + 2 * d, stats->sum + d, stats->min + d,
+                             stats->max + d));
+    return d;
+}
+SIMD uint32_t code_all_columns(channel_codec codec, uint32_t dtype, const kvt_unit *unit,
+                               const uint8_t *from, size_t stride_bytes, const channel_stats *stats,
+                               uint8_t *codes, uint32_t row_bytes) {
+    uint32_t d = 0;
+    FOR_COLUMNS(unit, dtype, unit->rows, stride_bytes, d,
+                code_columns(c, codec.bits, from + 2 * d, stats->m + d, stats->by + d,
+                             codes + d * codec.bits / 8, row_bytes));
+    return d;
+}
+SIMD uint32_t decode_all_columns(channel_codec codec, uint32_t dtype, const kvt_unit *unit,
+                                 const uint8_t *codes, uint32_t row_bytes,
+                                 const channel_stats *stats, uint32_t n_rows, uint8_t *to,
+                                 size_t stride_bytes) {
+    uint32_t d = 0;
+    FOR_COLUMNS(unit, dtype, n_rows, stride_bytes, d,
+                decode_columns(c, codec.bits, codes + d * codec.bits / 8, row_bytes, stats->m + d,
+                               stats->by + d, to + 2 * d));
+    return d;
+}
+#else
+#define take_all_columns(codec, ...)   ((void)(codec), 0u)
+#define code_all_columns(codec, ...)   0u
+#define decode_all_columns(codec, ...) 0u
+#endif
+
 /* Channels d .. of up to eight rows, which `at` points to. */
 SIMD void take_channels(uint32_t dtype, bool first, const uint8_t *const *at, uint32_t rows,
                         uint32_t offset, uint32_t d, channel_stats *stats) {
@@ -44,17 +81,17 @@ SIMD void take_channels(uint32_t dtype, bool first, const uint8_t *const *at, ui
 }
 
 SIMD void take_rows(uint32_t dtype, bool first, const uint8_t *from, size_t stride_bytes,
-                    uint32_t rows, uint32_t dim, channel_stats *stats) {
+                    uint32_t rows, uint32_t first_channel, uint32_t dim, channel_stats *stats) {
     uint8_t room[ROWS_AT_ONCE][CHUNK_BYTES];
     const uint8_t *at[ROWS_AT_ONCE];
     uint32_t whole = dim / FV_LANES * FV_LANES;
     for (uint32_t r = 0; r < ROWS_AT_ONCE; r++)
         at[r] = from + (r < rows ? r : 0) * stride_bytes;
     if (rows == ROWS_AT_ONCE) {
-        for (uint32_t d = 0; d < whole; d += FV_LANES)
+        for (uint32_t d = first_channel; d < whole; d += FV_LANES)
             take_channels(dtype, first, at, ROWS_AT_ONCE, 2 * d, d, stats);
     } else {
-        for (uint32_t d = 0; d < whole; d += FV_LANES)
+        for (uint32_t d = first_channel; d < whole; d += FV_LANES)
             take_channels(dtype, first, at, rows, 2 * d, d, stats);
     }
     if (whole < dim) {
@@ -65,17 +102,19 @@ SIMD void take_rows(uint32_t dtype, bool first, const uint8_t *from, size_t stri
 }
 
 /* False: an element is refused. The bounds of the sum are reached by no rounding: 128 * 8192. */
-SIMD bool take_all_rows(uint32_t dtype, const kvt_unit *unit, const uint8_t *from,
-                        size_t stride_bytes, channel_stats *stats) {
+SIMD bool take_all_rows(channel_codec codec, uint32_t dtype, const kvt_unit *unit,
+                        const uint8_t *from, size_t stride_bytes, channel_stats *stats) {
     const float most = KVT_MAX_MAGNITUDE, most_sum = 128.0f * KVT_MAX_MAGNITUDE;
-    for (uint32_t r = 0; r < unit->rows; r += ROWS_AT_ONCE) {
+    uint32_t done = take_all_columns(codec, dtype, unit, from, stride_bytes, stats);
+    for (uint32_t r = 0; r < unit->rows && done < unit->dim; r += ROWS_AT_ONCE) {
         uint32_t rows = unit->rows - r < ROWS_AT_ONCE ? unit->rows - r : (uint32_t)ROWS_AT_ONCE;
         /* The rows are gone through twice: the next ones, half of them in each pass, are those of
          * another unit. */
         for (uint32_t i = 0; i < rows; i += 2)
             fetch_row(false, from, stride_bytes, 2 * unit->dim, unit->rows + (r + i) / 2,
                       unit->rows);
-        take_rows(dtype, r == 0, from + r * stride_bytes, stride_bytes, rows, unit->dim, stats);
+        take_rows(dtype, r == 0, from + r * stride_bytes, stride_bytes, rows, done, unit->dim,
+                  stats);
     }
     int taken = 1;
     for (uint32_t d = 0; d < unit->dim; d++)
@@ -157,11 +196,11 @@ SIMD void channel_store_codes(channel_codec codec, uint8_t *to, chunk x) {
 }
 
 SIMD uint32_t channel_row_codes(channel_codec codec, uint32_t dtype, bool saturates,
-                                const uint8_t *row, uint32_t dim, const channel_stats *stats,
-                                uint8_t *to) {
+                                const uint8_t *row, uint32_t first, uint32_t dim,
+                                const channel_stats *stats, uint8_t *to) {
     uint8_t room[CHUNK_BYTES], codes[CHUNK];
     uint32_t clamped = 0;
-    for (uint32_t d = 0; d < dim; d += CHUNK) {
+    for (uint32_t d = first; d < dim; d += CHUNK) {
         uint32_t elements = dim - d < CHUNK ? dim - d : (uint32_t)CHUNK;
         chunk x =
             chunk_of_elements(dtype, padded_source(row + 2 * d, 2 * elements, CHUNK_BYTES, room));
@@ -186,23 +225,26 @@ SIMD bool encode_channels(channel_codec codec, const kvt_unit *unit, uint32_t dt
                           uint32_t *saturated) {
     kvt_unit_layout at = kvt_unit_layout_of(unit->codec, unit->dim, unit->rows);
     channel_stats stats;
-    if (!take_all_rows(dtype, unit, from, stride_bytes, &stats))
+    if (!take_all_rows(codec, dtype, unit, from, stride_bytes, &stats))
         return false;
     uint8_t *codes = out + at.codes_offset;
-    uint32_t clamped = 0;
-    if (write_channels(codec, unit, out, &stats)) {
-        for (uint32_t r = 0; r < unit->rows; r++)
-            clamped += channel_row_codes(codec, dtype, true, from + r * stride_bytes, unit->dim,
-                                         &stats, codes + r * at.row_code_bytes);
-    } else {
-        for (uint32_t r = 0; r < unit->rows; r++) {
-            if (r % 2 == 0)
-                fetch_row(false, from, stride_bytes, 2 * unit->dim,
-                          unit->rows + (unit->rows + r) / 2, unit->rows);
-            fetch_codes(true, codes + r * at.row_code_bytes, at.row_code_bytes);
-            channel_row_codes(codec, dtype, false, from + r * stride_bytes, unit->dim, &stats,
-                              codes + r * at.row_code_bytes);
-        }
+    uint32_t clamped = 0, done = 0;
+    bool saturates = write_channels(codec, unit, out, &stats);
+    /* Columns do not count what they clamp; of two bits nobody asks. */
+    if (!saturates || codec.bits == 2)
+        done = code_all_columns(codec, dtype, unit, from, stride_bytes, &stats, codes,
+                                at.row_code_bytes);
+    for (uint32_t r = 0; r < unit->rows && done < unit->dim; r++) {
+        const uint8_t *row = from + r * stride_bytes;
+        uint8_t *to = codes + r * at.row_code_bytes;
+        if (r % 2 == 0)
+            fetch_row(false, from, stride_bytes, 2 * unit->dim, unit->rows + (unit->rows + r) / 2,
+                      unit->rows);
+        fetch_codes(true, to, at.row_code_bytes);
+        if (saturates)
+            clamped += channel_row_codes(codec, dtype, true, row, done, unit->dim, &stats, to);
+        else
+            channel_row_codes(codec, dtype, false, row, done, unit->dim, &stats, to);
     }
     zero_padding(out, &at, unit->rows);
     *saturated += codec.bits == 2 ? 0 : clamped;
@@ -220,9 +262,10 @@ SIMD chunk channel_values(channel_codec codec, const uint8_t *codes) {
 }
 
 SIMD void channel_row_decode(channel_codec codec, uint32_t dtype, const uint8_t *codes,
-                             uint32_t dim, const channel_stats *stats, uint8_t *to) {
+                             uint32_t first, uint32_t dim, const channel_stats *stats,
+                             uint8_t *to) {
     uint8_t room[CHUNK], elements_room[CHUNK_BYTES];
-    for (uint32_t d = 0; d < dim; d += CHUNK) {
+    for (uint32_t d = first; d < dim; d += CHUNK) {
         uint32_t elements = dim - d < CHUNK ? dim - d : (uint32_t)CHUNK;
         chunk x = channel_values(codec, padded_source(codes + d * codec.bits / 8,
                                                       (elements * codec.bits + 7) / 8,
@@ -257,10 +300,12 @@ SIMD void decode_channels(channel_codec codec, const kvt_unit *unit, uint32_t dt
             fv_store(stats.by + d + i * FV_LANES, fv_of_halves(s + 2 * FV_LANES * i));
     }
     const uint8_t *codes = in + at.codes_offset + (size_t)first_row * at.row_code_bytes;
-    for (uint32_t r = 0; r < n_rows; r++, codes += at.row_code_bytes) {
+    uint32_t done = decode_all_columns(codec, dtype, unit, codes, at.row_code_bytes, &stats, n_rows,
+                                       to, stride_bytes);
+    for (uint32_t r = 0; r < n_rows && done < unit->dim; r++, codes += at.row_code_bytes) {
         fetch_codes(false, codes, at.row_code_bytes);
         fetch_row(true, to, stride_bytes, 2 * unit->dim, r + rows_ahead(2 * unit->dim), n_rows);
-        channel_row_decode(codec, dtype, codes, unit->dim, &stats, to + r * stride_bytes);
+        channel_row_decode(codec, dtype, codes, done, unit->dim, &stats, to + r * stride_bytes);
     }
 }
 

@@ -239,13 +239,54 @@ SIMD void chunk_decode(row_codec codec, uint32_t dtype, const uint8_t *codes, fl
     chunk_store_elements(dtype, to, x);
 }
 
-SIMD void row_decode(row_codec codec, uint32_t dtype, const uint8_t *codes, uint32_t dim,
-                     uint32_t block, const float *scales, uint8_t *to) {
+#ifdef KVT_SIMD_FP8_TABLE
+/* A table of the elements, if all have the same scale, or else of the values. */
+SIMD fp8_table fp8_table_for(row_codec codec, uint32_t dtype, float scale) {
+    uint8_t codes[128], words[2 * 128];
+    bool own_scales = codec.scales == EACH_BLOCK;
+    for (uint32_t i = 0; i < 128; i++)
+        codes[i] = (uint8_t)i;
+    if (codec.mantissa == 3)
+        codes[127] = 0;
+    for (uint32_t i = 0; i < 128; i += CHUNK)
+        chunk_decode(codec, own_scales ? (uint32_t)KVT_BF16 : dtype, codes + i,
+                     own_scales ? 1 : scale, words + 2 * i);
+    if (codec.mantissa == 3) /* NaN */
+        kvt_put_half(
+            words, 127,
+            kvt_element_of_float(own_scales ? (uint32_t)KVT_BF16 : dtype, kvt_float_of_e4m3(127)));
+    return fp8_table_of(words);
+}
+
+/* As many codes of a block as there are whole tables of. Returns how many. */
+SIMD uint32_t fp8_decode_by_table(row_codec codec, uint32_t dtype, const fp8_table *table,
+                                  const uint8_t *codes, uint32_t n, float scale, uint8_t *to) {
+    uint32_t d = 0;
+    for (; d + TABLE_CODES <= n; d += TABLE_CODES) {
+        if (codec.scales == EACH_BLOCK)
+            fp8_table_decode_scaled(table, dtype, to + 2 * d, codes + d, scale);
+        else
+            fp8_table_decode(table, to + 2 * d, codes + d);
+    }
+    return d;
+}
+#else
+typedef struct fp8_table {
+    char none;
+} fp8_table;
+#define fp8_decode_by_table(codec, dtype, table, codes, n, scale, to) ((void)(table), 0u)
+#endif
+
+SIMD void row_decode(row_codec codec, uint32_t dtype, const fp8_table *table, const uint8_t *codes,
+                     uint32_t dim, uint32_t block, const float *scales, uint8_t *to) {
     const uint32_t shift = codec.kind == ROW_I4 ? 1 : 0;
     uint8_t room[CHUNK], elements_room[CHUNK_BYTES];
     for (uint32_t first = 0; first < dim; first += block, scales++) {
-        uint32_t end = first + block < dim ? first + block : dim;
-        for (uint32_t d = first; d < end; d += CHUNK) {
+        uint32_t end = first + block < dim ? first + block : dim, d = first;
+        if (codec.kind == ROW_FP8)
+            d += fp8_decode_by_table(codec, dtype, table, codes + first, end - first, *scales,
+                                     to + 2 * first);
+        for (; d < end; d += CHUNK) {
             uint32_t elements = end - d < CHUNK ? end - d : (uint32_t)CHUNK;
             const uint8_t *at = codes + (d >> shift);
             if (elements == CHUNK) {
@@ -268,6 +309,11 @@ SIMD void decode_rows(row_codec codec, const kvt_unit *unit, uint32_t dtype, con
     const uint8_t *codes = in + at.codes_offset + (size_t)first_row * at.row_code_bytes;
     uint16_t halves[BATCH_BLOCKS] = {0};
     float scales[BATCH_BLOCKS];
+    fp8_table table = {0};
+#ifdef KVT_SIMD_FP8_TABLE
+    if (codec.kind == ROW_FP8)
+        table = fp8_table_for(codec, dtype, unit->scale);
+#endif
     for (uint32_t done = 0; done < n_rows; done += BATCH_ROWS) {
         uint32_t rows = n_rows - done < BATCH_ROWS ? n_rows - done : (uint32_t)BATCH_ROWS;
         uint32_t n_blocks = at.row_stats_bytes / 2;
@@ -280,7 +326,7 @@ SIMD void decode_rows(row_codec codec, const kvt_unit *unit, uint32_t dtype, con
             fetch_codes(false, codes, at.row_code_bytes);
             fetch_row(true, to, stride_bytes, 2 * unit->dim, done + r + rows_ahead(2 * unit->dim),
                       n_rows);
-            row_decode(codec, dtype, codes, unit->dim, block,
+            row_decode(codec, dtype, &table, codes, unit->dim, block,
                        own_scales ? scales + r * n_blocks : &unit->scale,
                        to + (done + r) * stride_bytes);
         }
