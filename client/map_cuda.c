@@ -105,14 +105,14 @@ static kvt_status make_area(int gpu, uint64_t bytes, char *why, size_t why_bytes
     kvt_cuda_area *area = calloc(1, sizeof *area);
     if (!area)
         return kvt_say(why, why_bytes, KVT_ENOMEM, "out of memory");
-    cudaError_t error = cudaMalloc(&at, bytes);
+    int error = kvt_cuda_shared_new(bytes, &at);
     if (error == cudaSuccess && kvt_cuda_describe(at, bytes, gpu, &area->memory) != KVT_OK) {
         cudaFree(at);
         error = cudaErrorNotSupported;
     }
     if (error != cudaSuccess) {
         free(area);
-        return cuda_says((int)error, "a staging area in the GPU's memory", why, why_bytes);
+        return cuda_says(error, "a staging area in the GPU's memory", why, why_bytes);
     }
     area->gpu = gpu;
     area->at = at;

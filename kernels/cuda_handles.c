@@ -109,6 +109,13 @@ int kvt_cuda_opened_gpu(const kvt_cuda_opened *opened) {
     return opened->gpu;
 }
 
+int kvt_cuda_shared_new(uint64_t bytes, void **ret_at) {
+    if (bytes > SIZE_MAX / 2)
+        return cudaErrorMemoryAllocation;
+    size_t more = (size_t)bytes + KVT_CUDA_SHARED_BYTES - 1;
+    return (int)cudaMalloc(ret_at, more - more % KVT_CUDA_SHARED_BYTES);
+}
+
 kvt_status kvt_cuda_describe(void *allocation, uint64_t bytes, int gpu,
                              kvt_wire_memory *ret_memory) {
     kvt_wire_memory memory = {.magic = KVT_MEMORY_MAGIC, .kind = KVT_MEMORY_CUDA, .bytes = bytes};

@@ -24,7 +24,17 @@ uint8_t *kvt_cuda_opened_at(const kvt_cuda_opened *opened);
 uint64_t kvt_cuda_opened_bytes(const kvt_cuda_opened *opened);
 int kvt_cuda_opened_gpu(const kvt_cuda_opened *opened); /* its number in this process */
 
-/* Describes an allocation of this process, for others. The calling thread is set to its GPU. */
+/*
+ * Memory on the current GPU that others may be given: at least so many bytes, to a whole multiple
+ * of KVT_CUDA_SHARED_BYTES. CUDA puts smaller allocations together in blocks of that size, and a
+ * handle opens the whole block to the other process, with all that lies beside. Returns CUDA's
+ * error, 0 = none; cudaFree frees it.
+ */
+enum { KVT_CUDA_SHARED_BYTES = 2 << 20 };
+int kvt_cuda_shared_new(uint64_t bytes, void **ret_at);
+
+/* Describes such an allocation of this process, for others. The calling thread is set to its GPU.
+ */
 kvt_status kvt_cuda_describe(void *allocation, uint64_t bytes, int gpu,
                              kvt_wire_memory *ret_memory);
 

@@ -429,7 +429,7 @@ static kvt_status open_data(const kvt_device_cuda_options *o, device_cuda *d, ch
     void *data;
     if (cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess)
         return kvt_say(why, why_bytes, KVT_EIO, "CUDA device %" PRIu32 " does not answer", o->gpu);
-    if (o->data_bytes > SIZE_MAX || cudaMalloc(&data, (size_t)o->data_bytes) != cudaSuccess)
+    if (kvt_cuda_shared_new(o->data_bytes, &data) != cudaSuccess)
         return kvt_say(why, why_bytes, KVT_EFULL,
                        "%" PRIu64 " bytes were asked for, CUDA device %" PRIu32
                        " has %zu of %zu free; ask for a smaller arena",

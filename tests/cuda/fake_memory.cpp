@@ -292,7 +292,7 @@ struct memory_handle {
     int bus_device;
 };
 static_assert(sizeof(memory_handle) <= sizeof(cudaIpcMemHandle_t), "it has to fit");
-enum { MEMORY_MAGIC = 0x464d454d };
+enum { MEMORY_MAGIC = 0x464d454d, SHARED = 2 << 20 };
 
 cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *ret_handle, void *memory) {
     lock l(st.mutex, std::defer_lock);
@@ -302,6 +302,9 @@ cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *ret_handle, void *memory) {
     auto found = st.device.find((char *)memory);
     if (found == st.device.end() || found->second.imported)
         return fail(cudaErrorInvalidValue);
+    if (found->second.bytes % SHARED != 0)
+        misuse("%zu bytes are shared that CUDA would have put into one block with others",
+               found->second.bytes);
     found->second.exported = true;
     memory_handle handle;
     memset(&handle, 0, sizeof handle);

@@ -378,8 +378,11 @@ static void test_many(void) {
 
 /* A staging area, described to the owner of the arena through descriptor 4. */
 static uint8_t *give_area(void) {
-    uint8_t bytes[256], *area = device_new(AREA_BYTES);
+    uint8_t bytes[256], *area;
+    void *memory_at;
     kvt_wire_memory memory;
+    CUDA(kvt_cuda_shared_new(AREA_BYTES, &memory_at));
+    area = memory_at;
     for (int i = 0; i < 256; i++)
         bytes[i] = (uint8_t)(255 - i);
     CUDA(cudaMemcpy(area + AREA_BYTES - 256, bytes, 256, cudaMemcpyHostToDevice));

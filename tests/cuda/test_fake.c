@@ -227,6 +227,12 @@ static void die_other_stream(void) {
     CUDA(cudaMemsetAsync(first, 1, BYTES, stream));
 }
 
+/* It would open what lies beside it to the other process as well. */
+static void die_small_share(void) {
+    cudaIpcMemHandle_t handle;
+    CUDA(cudaIpcGetMemHandle(&handle, device_new(BYTES)));
+}
+
 static const struct {
     const char *name;
     void (*die)(void);
@@ -235,6 +241,7 @@ static const struct {
     {"double_free", die_double_free},   {"pageable", die_pageable},
     {"wrong_free", die_wrong_free},     {"not_stream", die_not_stream},
     {"other_device", die_other_device}, {"other_stream", die_other_stream},
+    {"small_share", die_small_share},
 };
 enum { N_DEATHS = sizeof deaths / sizeof deaths[0] };
 

@@ -16,7 +16,7 @@
 #include "tests/cuda/fake_cuda.h"
 #endif
 
-enum { N_PAGES = 2, TOKENS = 16, SEED = 7, DEATH_S = 20 };
+enum { N_PAGES = 2, TOKENS = 16, SEED = 7, DEATH_S = 20, SHARED_BYTES = 2 << 20 };
 
 typedef struct message {
     cudaIpcMemHandle_t memory;
@@ -70,7 +70,8 @@ export;
 
 /* Puts all the work into the stream and waits for none of it. */
 static void export_pages(world *w, export *e, message *ret_message) {
-    e->pages = device_new(N_PAGES * w->page_bytes);
+    e->pages = device_new(SHARED_BYTES); /* what is shared is a whole block */
+    CHECK(N_PAGES * w->page_bytes <= SHARED_BYTES);
     e->workspace = device_new(kvt_cuda_workspace_bytes(&w->shape, N_PAGES));
     e->kv = device_kv_of(&w->kit);
     e->writes = pinned_new(N_PAGES * sizeof *e->writes);
