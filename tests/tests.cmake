@@ -39,12 +39,16 @@ if(KVT_SANITIZE)
 else()
     set(gpu_labels e2e)
 endif()
+# kvt_on_gpu(hybrid ARGS 3): the test e2e_hybrid_gpu, which is the program e2e_hybrid.
+function(kvt_on_gpu name)
+    kvt_test(e2e_${name}_gpu TARGET e2e_${name} ${ARGN} LABELS ${gpu_labels}
+             NEEDS kvtrunkd kvtrunk_cuda_fake TIMEOUT 900)
+    set_property(TEST e2e_${name}_gpu APPEND PROPERTY ENVIRONMENT KVT_TEST_DEVICE=cuda)
+endfunction()
 foreach(name kill cut death access flight share drift keep tiers spill source cool spans views realms room)
     kvt_test(e2e_${name} SOURCES e2e/${name}.c e2e/e2e.c LIBS kvtrunk_static kvt_oracle
              LABELS e2e NEEDS kvtrunkd TIMEOUT 900)
-    kvt_test(e2e_${name}_gpu TARGET e2e_${name} LABELS ${gpu_labels}
-             NEEDS kvtrunkd kvtrunk_cuda_fake TIMEOUT 900)
-    set_property(TEST e2e_${name}_gpu APPEND PROPERTY ENVIRONMENT KVT_TEST_DEVICE=cuda)
+    kvt_on_gpu(${name})
 endforeach()
 foreach(name device gpus)
     kvt_test(e2e_${name} SOURCES e2e/${name}.c e2e/e2e.c LIBS kvtrunk_static kvt_oracle LABELS e2e
@@ -56,6 +60,10 @@ foreach(name hybrid ranks geometries layers)
     kvt_test(e2e_${name} SOURCES e2e/${name}.c e2e/model.c e2e/e2e.c
              LIBS kvtrunk_static kvt_oracle LABELS e2e NEEDS kvtrunkd TIMEOUT 300)
 endforeach()
+kvt_on_gpu(hybrid)
+kvt_on_gpu(ranks)
+kvt_on_gpu(geometries)
+kvt_on_gpu(layers ARGS 1)
 kvt_test(e2e_flight_long TARGET e2e_flight ARGS 200 4096 LABELS slow TIMEOUT 3600)
 kvt_test(e2e_kill_long TARGET e2e_kill ARGS 1000 LABELS slow TIMEOUT 3600)
 kvt_test(e2e_tiers_long TARGET e2e_tiers ARGS 100000 LABELS slow TIMEOUT 7200)
@@ -155,12 +163,14 @@ kvt_test(test_client_async SOURCES test_client_async.c fake_daemon.c ${client_te
          LABELS threads)
 kvt_test(e2e_books SOURCES e2e/books.c e2e/e2e.c LIBS kvtrunk_static kvt_oracle Threads::Threads
          LABELS e2e NEEDS kvtrunkd TIMEOUT 300)
+kvt_on_gpu(books ARGS 100)
 kvt_test(e2e_books_long TARGET e2e_books ARGS 1 LABELS slow TIMEOUT 1800)
 kvt_test(e2e_async SOURCES e2e/async.c e2e/e2e.c LIBS kvtrunk_static kvt_oracle
          LABELS e2e threads NEEDS kvtrunkd TIMEOUT 300)
 if(KVT_SANITIZE) # a daemon that is slowed down tenfold, and checks itself all the time, needs a core
     set_property(TEST e2e_async PROPERTY RUN_SERIAL ON)
 endif()
+kvt_on_gpu(async ARGS 10)
 # Every nth allocation and system call fails. Without sanitizers, whose own allocator must come first.
 if(NOT KVT_SANITIZE)
     add_library(kvt_failing SHARED failing/shim.c)
@@ -184,6 +194,7 @@ if(KVT_LLAMA_DIR)
 endif()
 kvt_test(e2e_watch SOURCES e2e/watch.c e2e/e2e.c LIBS kvtrunk_static kvt_oracle ARGS 2000
          LABELS e2e NEEDS kvtrunkd TIMEOUT 300)
+kvt_on_gpu(watch ARGS 500)
 kvt_test(e2e_watch_long TARGET e2e_watch ARGS 100000 LABELS slow TIMEOUT 3600)
 # Users of its own: root alone can make them.
 kvt_test(e2e_tenants SOURCES e2e/tenants.c e2e/e2e.c LIBS kvtrunk_static kvt_oracle LABELS e2e

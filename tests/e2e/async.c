@@ -132,7 +132,7 @@ static void many_sequences(const e2e_daemon *d, int rounds) {
     static sequence all[SEQUENCES];
     e2e_worker w;
     int n_left = SEQUENCES;
-    e2e_worker_open(&w, d, 4, 20000);
+    e2e_worker_open(&w, d, 7, 20000);
     for (int i = 0; i < SEQUENCES; i++) {
         all[i].rounds = rounds;
         begin_acquire(&w, &all[i]);

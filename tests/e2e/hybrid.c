@@ -196,6 +196,21 @@ static void viewed(const e2e_daemon *d, model *m) {
     CHECK_EQ(e2e_count(d, "pages_viewed"), 0);
 }
 
+/* A GPU neither reads nor writes such a model by itself, wherever the arena is: the host does. */
+static void by_host_only(model *m) {
+    kvt_layout layout;
+    make_tokens(1);
+    kvt_layout_token_major(&m->realm.geometry, TOKENS, m->part[0], m->part[1], &layout);
+    kvt_lease *lease = model_acquire(m, tokens, TOKENS, 0, TOKENS);
+    const char *why = e2e_on_gpu() ? "a realm of 2 layer groups" : "is in host memory";
+    CHECK_EQ(kvt_decode_device(lease, TOKENS - 1, 1, 0, 1, &layout, NULL, NULL), KVT_ENOTSUP);
+    CHECK_MSG(strstr(kvt_last_error(), why), "%s", kvt_last_error());
+    CHECK_EQ(kvt_encode_device(lease, 0, 1, &layout, NULL, NULL), KVT_ENOTSUP);
+    CHECK_MSG(strstr(kvt_last_error(), why), "%s", kvt_last_error());
+    CHECK_EQ(model_read(m, lease, tokens), KVT_OK);
+    release(lease);
+}
+
 /* More pages a node than the daemon was configured for. */
 static void refused(const e2e_daemon *d) {
     kvt_client *client = NULL;
@@ -220,6 +235,7 @@ int main(void) {
     model_open(&m, &d, &geometry, TOKENS, 16);
     whole(&d, &m);
     viewed(&d, &m);
+    by_host_only(&m);
     grow(&d, &m);
     come_back(&d, &m);
     part(&m);

@@ -53,7 +53,10 @@ static void engine_open(engine *e, const e2e_daemon *d, uint32_t kind, uint64_t 
     *e = (engine){.kind = kind, .n_ranks = n_ranks_of[kind], .group = group};
     for (uint32_t rank = 0; rank < e->n_ranks; rank++) {
         kvt_geometry g = geometry_of(kind, rank);
-        model_open(&e->ranks[rank], d, &g, TOKENS, 64);
+        if (rank % 2)
+            model_open_on_gpu(&e->ranks[rank], d, &g, TOKENS, 64);
+        else
+            model_open(&e->ranks[rank], d, &g, TOKENS, 64);
     }
 }
 

@@ -1,6 +1,7 @@
 /*
  * model.h - a worker of any geometry, with the payload oracle: reads and fills leases layer group
- * by layer group, as an engine of a hybrid model does.
+ * by layer group, as an engine of a hybrid model does. With its KV on a GPU it does the same there,
+ * on its own stream.
  */
 #ifndef KVT_TESTS_E2E_MODEL_H
 #define KVT_TESTS_E2E_MODEL_H
@@ -14,11 +15,17 @@ typedef struct model {
     size_t max_tokens;
     uint64_t *rows; /* of the path at hand */
     uint16_t *part[2];
+    void *gpu_part[2]; /* the same on the GPU; NULL: this model's KV is in host memory */
+    void *stream;
 } model;
 
-/* max_tokens: of the longest path. timeout_ms 0: the library's own. */
+/* max_tokens: of the longest path. */
 void model_open(model *m, const e2e_daemon *d, const kvt_geometry *geometry, size_t max_tokens,
                 uint32_t staging_pages);
+/* The same for a model whose KV is on the GPU, if the tests are run on one and the model has no
+ * layer groups: those are for the host. */
+void model_open_on_gpu(model *m, const e2e_daemon *d, const kvt_geometry *geometry,
+                       size_t max_tokens, uint32_t staging_pages);
 void model_close(model *m);
 
 /* Decodes all that the lease has of each group and checks every byte; wrong ones end the test. */

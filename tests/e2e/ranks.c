@@ -17,6 +17,15 @@ static kvt_geometry geometry_of(uint32_t rank) {
     return g;
 }
 
+/* On a GPU those of odd ranks have their KV there. */
+static void open_rank(model *m, const e2e_daemon *d, uint32_t rank, uint32_t staging_pages) {
+    kvt_geometry g = geometry_of(rank);
+    if (rank % 2)
+        model_open_on_gpu(m, d, &g, TOKENS, staging_pages);
+    else
+        model_open(m, d, &g, TOKENS, staging_pages);
+}
+
 static void make_tokens(uint32_t prompt, uint32_t *tokens) {
     for (uint32_t i = 0; i < TOKENS; i++)
         tokens[i] = prompt * 1000 + i;
@@ -40,12 +49,11 @@ static kvt_lease *ask(model *m, uint64_t request, uint32_t prompt, uint32_t flag
  * missing; w wait for more than is held; n the next prompt; q end. */
 static int rank_job(const e2e_daemon *d, uint64_t seed) {
     model m;
-    kvt_geometry g = geometry_of((uint32_t)seed);
     kvt_lease *lease = NULL;
     kvt_lease_info info = {0};
     uint32_t tokens[TOKENS], prompt = 1;
     uint64_t request = 0;
-    model_open(&m, d, &g, TOKENS, 4);
+    open_rank(&m, d, (uint32_t)seed, 4);
     e2e_say('!');
     for (char what; (what = e2e_hear()) != 0 && what != 'q';) {
         make_tokens(prompt, tokens);
@@ -142,8 +150,7 @@ static void fill_other(const e2e_daemon *d, uint32_t prompt) {
     make_tokens(prompt, tokens);
     for (uint32_t rank = 0; rank < RANKS; rank++) {
         model *m = &workers[rank];
-        kvt_geometry g = geometry_of(rank);
-        model_open(m, d, &g, TOKENS, 16);
+        open_rank(m, d, rank, 16);
         CHECK_EQ(kvt_acquire_ranks(m->client, prompt, 1, tokens, SHORT, KVT_CLAIM, &leases[rank]),
                  KVT_OK);
         CHECK_EQ(model_fill(m, leases[rank], tokens, SIZE_MAX, 0), KVT_OK);
@@ -207,8 +214,7 @@ static void same_view(const e2e_daemon *d) {
     kvt_flush_info flushed;
     make_tokens(60, tokens);
     for (uint32_t rank = 0; rank < RANKS; rank++) {
-        kvt_geometry g = geometry_of(rank);
-        model_open(&workers[rank], d, &g, TOKENS, 16);
+        open_rank(&workers[rank], d, rank, 16);
         CHECK_EQ(kvt_acquire_ranks(workers[rank].client, 55, 1, tokens, TOKENS, KVT_CLAIM,
                                    &leases[rank]),
                  KVT_OK);
@@ -319,10 +325,9 @@ int main(int argc, char **argv) {
         return rc;
     e2e_daemon d = {0};
     model probe;
-    kvt_geometry g = geometry_of(0);
     const char *settings[] = {"arena=1MiB", "max_pages=4000", "grace_ms=300", NULL};
     e2e_start(&d, settings);
-    model_open(&probe, &d, &g, TOKENS, 4);
+    open_rank(&probe, &d, 0, 4);
     for (uint32_t rank = 0; rank < RANKS; rank++)
         start_rank(&d, rank);
     minimum();

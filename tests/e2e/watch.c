@@ -184,7 +184,8 @@ int main(int argc, char **argv) {
             CHECK(WIFSIGNALED(e2e_stop(&d, SIGKILL)));
             e2e_start(&d, settings);
         }
-        e2e_await(&d, "leases", 0); /* those who were killed have let go */
+        e2e_await(&d, "leases", 0); /* those who were killed have let go, */
+        e2e_await(&d, "jobs", 0);   /* and what they were sealing has its frame back */
         n_pages += compare(&d, w.client, &m);
     }
     printf(
