@@ -281,6 +281,22 @@ static int read_options(const tool_command *self, int argc, char **argv, replay_
     return TOOL_OK;
 }
 
+/* Who does not answer any more has been told of elsewhere. */
+static int is_on_gpu(const replay_options *o) {
+    kvt_options options = {.socket = o->socket, .name = "kvtrunk replay", .timeout_ms = 2000};
+    kvt_client *client;
+    char *json;
+    int on_gpu = 0;
+    if (kvt_open_reports(&options, &client) != KVT_OK)
+        return 0;
+    if (kvt_status_json(client, &json) == KVT_OK) {
+        on_gpu = strstr(json, "\"device\":\"cuda\"") != NULL;
+        kvt_free(json);
+    }
+    kvt_close(client);
+    return on_gpu;
+}
+
 static int run(const tool_command *self, int argc, char **argv) {
     replay_options options = {.n_workers = 1,
                               .layers = 1,
@@ -303,6 +319,7 @@ static int run(const tool_command *self, int argc, char **argv) {
     if (code != TOOL_OK)
         return code;
     code = replay_crew(&options, &possible, own_daemon ? &d : NULL, &result);
+    result.on_gpu = code == TOOL_OK && is_on_gpu(&options);
     if (own_daemon) {
         int end = tool_daemon_stop(&d);
         code = code == TOOL_OK ? end : code;

@@ -46,7 +46,7 @@ typedef struct replay_counts {
     uint64_t tokens_asked;
     uint64_t tokens_served; /* that were held, decoded and checked */
     uint64_t wrong_bytes;
-    uint64_t bytes_read;   /* decoded straight from the mapped arena, as 16-bit elements */
+    uint64_t bytes_read;   /* decoded from the arena, as 16-bit elements */
     uint64_t pages_sealed; /* by this worker, or by another one while this one computed them */
     uint64_t pages_shared; /* served, and sealed by another session */
     uint64_t pages_host;   /* served, and brought up from the host's memory for it */
@@ -77,6 +77,7 @@ typedef struct replay_result {
     double *latencies_us; /* sorted; freed by who has it */
     size_t n_latencies;
     double seconds;
+    int on_gpu; /* the arena was: then the workers, whose KV is in host memory, read copies */
 } replay_result;
 
 /* Runs the workers to their end. daemon NULL: it is somebody else's. Exit code; messages are

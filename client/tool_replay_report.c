@@ -78,8 +78,9 @@ static void print_table(const replay_options *o, const reuse_counts *possible, u
             "served, and not in the arena when asked for");
         row("  from the disk", c->pages_disk, "");
     }
-    snprintf(note, sizeof note, "%s decoded from the mapped arena", tool_size(c->bytes_read));
-    row("bytes read without a copy", c->bytes_read, note);
+    snprintf(note, sizeof note, "%s decoded from the %s", tool_size(c->bytes_read),
+             r->on_gpu ? "arena on the GPU, by the host" : "mapped arena");
+    row(r->on_gpu ? "bytes read" : "bytes read without a copy", c->bytes_read, note);
     snprintf(note, sizeof note, "half of them within this; 99 %% within %.0f us",
              percentile(r, 99));
     printf("%-30s %12.0f us   %s\n", "acquire", percentile(r, 50), note);

@@ -53,7 +53,8 @@ SOURCES = {
 SOURCES["e2e_device"] = ("tests/e2e/device.c", "tests/e2e/e2e.c", "client/lease.c", "client/seal.c",
                          "client/pages_device.c")
 SOURCES["e2e_gpus"] = ("tests/e2e/gpus.c", "tests/e2e/e2e.c")
-MODULE_SOURCES = ("kernels/device_cuda.c", "kernels/cuda_handles.c", "client/map_cuda.c")
+MODULE_SOURCES = ("kernels/device_cuda.c", "kernels/cuda_handles.c", "client/map_cuda.c",
+                  "tests/cuda/fake_module.cpp")
 MAP, WORK = "client/map_cuda.c", "client/pages_device.c"
 
 ENCODE, UNIT, DEVICE = ("kernels/kernels_encode.cuh", "kernels/unit_encode.cuh",
@@ -135,6 +136,22 @@ MUTANTS = [
            "if (b->is_encoded || b->n != n_pieces", "return 1;\n    if (b->is_encoded || b->n != n_pieces"),
     Mutant("an area is freed while the daemon has it open", PLAIN, "workers", MAP,
            "    if (!area || in_doubt) {\n", "    cudaFree(area ? area->at : NULL);\n    if (1) {\n"),
+    # --- what is not given back, by a worker that closes or a daemon that ends
+    Mutant("a worker's stream stays", PLAIN, "workers", MAP,
+           "    if (map->stream)\n        cudaStreamDestroy(map->stream);\n", ""),
+    Mutant("a worker's event stays", PLAIN, "workers", MAP,
+           "    if (b->done)\n        cudaEventDestroy(b->done);\n", ""),
+    Mutant("the daemon's stream stays", PLAIN, "workers", "kernels/device_cuda.c",
+           "    if (m->stream)\n        cudaStreamDestroy(m->stream);\n", ""),
+    Mutant("the daemon's events stay", PLAIN, "workers", "kernels/device_cuda.c",
+           "            cudaEventDestroy(m->half_free[i]);\n", "            ;\n"),
+    Mutant("a worker's area stays open in the daemon", PLAIN, "workers", "kernels/device_cuda.c",
+           "    kvt_cuda_close_memory((kvt_cuda_opened *)staged);\n", "    (void)staged;\n"),
+    Mutant("an area is never used again", PLAIN, "workers", MAP,
+           "    if (!area || in_doubt) {\n", "    if (!area || in_doubt || area->at) {\n"),
+    Mutant("an area shares its block", PLAIN, "workers", "kernels/cuda_handles.c",
+           "(int)cudaMalloc(ret_at, more - more % KVT_CUDA_SHARED_BYTES)",
+           "(int)cudaMalloc(ret_at, (size_t)bytes + more % 1)"),
     # --- what is computed
     Mutant("a path's first rows are coded", PLAIN, "kernels", ENCODE,
            "write->is_first && loses_bits(made)", "write->is_first && made->n_ranges == 0"),
@@ -187,7 +204,7 @@ class Workshop:
         path = changed if os.path.exists(changed) else source
         flags = ["-O0", "-g1", "-D_GNU_SOURCE", "-I" + overlay, "-I" + self.root + "/tests/cuda/include",
                  "-I" + self.root, *self.sanitize, "-c"]
-        if source.endswith(".cu"):
+        if source.endswith((".cu", ".cpp")):
             command = [self.cxx, "-std=c++17", "-w", "-ffp-contract=off", "-fno-strict-aliasing",
                        "-x", "c++"]
         else:
@@ -240,6 +257,7 @@ class Workshop:
         except subprocess.TimeoutExpired:
             return False, "does not end"
         text = done.stderr.decode(errors="replace").strip().splitlines()
+        text = [line for line in text if not line.startswith("kvtrunkd: info")] or text
         return done.returncode == 0, text[0][:150] if text else f"status {done.returncode}"
 
     def try_mutant(self, number, mutant):

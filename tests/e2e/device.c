@@ -364,6 +364,26 @@ static void test_unsealed(const e2e_daemon *d) {
     gpu_stream_free(stream);
 }
 
+/* An area that was given to the daemon cannot be freed, so the next client of the process has it:
+ * however many come and go, there is one. Only the stand-in counts them. */
+static void test_areas(const e2e_daemon *d) {
+    unsigned (*exported)(void), first = 0;
+    if (getenv("KVT_TEST_CUDART"))
+        return;
+    *(void **)(void *)&exported = gpu_symbol("fake_cuda_exported");
+    for (uint32_t round = 0; round < 5; round++) {
+        e2e_worker w;
+        uint32_t tokens[40];
+        e2e_worker_open(&w, d, 13, 20000);
+        CHECK_EQ(kvt_release(filled(&w, tokens, 40, 40000000 + 1000 * round)), KVT_OK);
+        e2e_worker_close(&w);
+        if (round == 0)
+            first = exported();
+    }
+    CHECK(first > 0);
+    CHECK_EQ(exported(), first);
+}
+
 /* --- a path's first tokens -----------------------------------------------------------------------
  */
 
@@ -671,6 +691,7 @@ int main(int argc, char **argv) {
     test_waits(&d);
     test_close(&d);
     test_unsealed(&d);
+    test_areas(&d);
     test_paged(&d);
     test_first_tokens(&d);
     if (argc > 1) {
