@@ -44,6 +44,7 @@ function(kvt_on_gpu name)
     kvt_test(e2e_${name}_gpu TARGET e2e_${name} ${ARGN} LABELS ${gpu_labels}
              NEEDS kvtrunkd kvtrunk_cuda_fake TIMEOUT 900)
     set_property(TEST e2e_${name}_gpu APPEND PROPERTY ENVIRONMENT KVT_TEST_DEVICE=cuda)
+    cuda_emulated(e2e_${name}_gpu)
 endfunction()
 foreach(name kill cut death access flight share drift keep tiers spill source cool spans views realms room)
     kvt_test(e2e_${name} SOURCES e2e/${name}.c e2e/e2e.c LIBS kvtrunk_static kvt_oracle
@@ -54,6 +55,7 @@ foreach(name device gpus)
     kvt_test(e2e_${name} SOURCES e2e/${name}.c e2e/e2e.c LIBS kvtrunk_static kvt_oracle LABELS e2e
              NEEDS kvtrunkd kvtrunk_tool kvtrunk_cuda_fake TIMEOUT 300)
     set_property(TEST e2e_${name} APPEND PROPERTY ENVIRONMENT KVT_TEST_DEVICE=cuda)
+    cuda_emulated(e2e_${name})
 endforeach()
 # Models of other shapes: layer groups with windows, ranks.
 foreach(name hybrid ranks geometries layers)
