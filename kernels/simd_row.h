@@ -310,9 +310,12 @@ SIMD void decode_rows(row_codec codec, const kvt_unit *unit, uint32_t dtype, con
     uint16_t halves[BATCH_BLOCKS] = {0};
     float scales[BATCH_BLOCKS];
     fp8_table table = {0};
+    bool asks_ahead = true;
 #ifdef KVT_SIMD_FP8_TABLE
     if (codec.kind == ROW_FP8)
         table = fp8_table_for(codec, dtype, unit->scale);
+    /* What is only looked up goes as fast as a copy: asking ahead is in the way there. */
+    asks_ahead = codec.kind != ROW_FP8 || own_scales;
 #endif
     for (uint32_t done = 0; done < n_rows; done += BATCH_ROWS) {
         uint32_t rows = n_rows - done < BATCH_ROWS ? n_rows - done : (uint32_t)BATCH_ROWS;
@@ -323,9 +326,11 @@ SIMD void decode_rows(row_codec codec, const kvt_unit *unit, uint32_t dtype, con
                 fv_store(scales + i, fv_of_halves(halves + i));
         }
         for (uint32_t r = 0; r < rows; r++, codes += at.row_code_bytes) {
-            fetch_codes(false, codes, at.row_code_bytes);
-            fetch_row(true, to, stride_bytes, 2 * unit->dim, done + r + rows_ahead(2 * unit->dim),
-                      n_rows);
+            if (asks_ahead) {
+                fetch_codes(false, codes, at.row_code_bytes);
+                fetch_row(true, to, stride_bytes, 2 * unit->dim,
+                          done + r + rows_ahead(2 * unit->dim), n_rows);
+            }
             row_decode(codec, dtype, &table, codes, unit->dim, block,
                        own_scales ? scales + r * n_blocks : &unit->scale,
                        to + (done + r) * stride_bytes);
