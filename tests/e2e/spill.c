@@ -154,8 +154,8 @@ int main(int argc, char **argv) {
     e2e_daemon d = {0};
     e2e_disk disk;
     e2e_disk_make(&disk);
-    const char *settings[] = {"arena=8MiB",  "host=8MiB",       disk.setting,
-                              "disk=256MiB", "max_pages=40000", NULL};
+    const char *settings[] = {"arena=8MiB", "host=8MiB",       disk.setting,
+                              "disk=1GiB",  "max_pages=40000", NULL};
     e2e_start(&d, settings);
     for (uint64_t round = 1; round <= rounds; round++) {
         e2e_worker w;
