@@ -416,6 +416,11 @@ static int take(core *c, source from, page_handle page) {
     return 1;
 }
 
+static int is_in_tree(const core *c, page_handle page) {
+    const page_entry *entry = page_get(c->pages, page);
+    return entry && entry->node != RADIX_NONE;
+}
+
 /* Reads it from the disk first; *job is the job that does. Once only, until other pages come: where
  * the host tier is too small, what is read for this goes for what comes down, again and again. */
 static int fetch(core *c, page_handle page, core_job **job) {
@@ -423,8 +428,7 @@ static int fetch(core *c, page_handle page, core_job **job) {
     if (k->pages[(uint32_t)page].fetched_key == key_now(c))
         return 0;
     *job = promote_for_cooling(c, *job, page);
-    if (!*job || page_get(c->pages, page)->node == RADIX_NONE ||
-        !(tier_of(c, page)->flags & TIER_READING))
+    if (!*job || !is_in_tree(c, page) || !(tier_of(c, page)->flags & TIER_READING))
         return 0;
     order_remove(k->warm, (uint32_t)page);
     k->pages[(uint32_t)page].state = COOL_FETCHED;
@@ -456,7 +460,7 @@ static int next_page(core *c, const shortage *s, core_job **read) {
     }
     if (from == SOURCE_DISK && (k->fetching || (*read && (*read)->n_copies == COOL_BATCH)))
         return 0;
-    if (from == SOURCE_NONE || !fetch(c, page, read))
+    if ((from == SOURCE_NONE || !fetch(c, page, read)) && is_in_tree(c, page))
         order_put(k->warm, index, key_later(c));
     return 1;
 }

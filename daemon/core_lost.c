@@ -107,7 +107,8 @@ void core_disk_lost(core *c) {
         t->disk_used -= t->erase[(t->first_erase + i) % t->max_pages].bytes;
     t->n_erased += t->n_erase;
     t->n_erase = 0;
-    t->disk_full = 0;
+    t->disk_full = t->disk_stuck = 0;
+    t->disk_limit = c->config.disk_bytes;
     for (uint32_t i = 0; i < t->max_pages; i++) {
         page_handle page = page_at(c->pages, i);
         if (!page || !(t->pages[i].flags & (TIER_ON_DISK | TIER_STALE_RECORD | TIER_NO_DISK)))

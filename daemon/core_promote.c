@@ -53,6 +53,12 @@ static int read_page(core *c, core_job *job, page_handle page) {
     uint32_t frame;
     if (room_host(c, at->bytes, UINT64_MAX, &frame) != KVT_OK)
         return 0;
+    /* As above: a page that nothing pins may have been what went. */
+    const page_entry *entry = page_get(c->pages, page);
+    if (!entry || entry->node == RADIX_NONE || !(at->flags & TIER_ON_DISK)) {
+        frames_free(c->tiers->host, frame);
+        return 0;
+    }
     record_of(c, page, &job->records[job->n_copies]);
     core_copy *copy = tier_job_add(c, job, page, TIER_READING);
     copy->frame = frame;

@@ -11,6 +11,7 @@ enum {
     TRIES = 1024,    /* pages looked at for one that may go */
     TAILS = 16,      /* tails forgotten for one frame */
     FEW_FRAMES = 64, /* freed one by one, before whole slabs are looked for */
+    STEPS = 32,      /* tails that are not on disk, in front of one that is */
 };
 #define KEY_HALF (UINT64_C(1) << 63)
 
@@ -136,7 +137,7 @@ static int room_host_one(core *c, uint64_t for_key) {
         if (may_go_for(c, page, for_key) && host_page_goes(c, page))
             return 1;
     }
-    radix_node node = c->config.disk_bytes ? RADIX_NONE : coldest_below(c);
+    radix_node node = c->config.disk_bytes && !c->tiers->disk_stuck ? RADIX_NONE : coldest_below(c);
     if (node == RADIX_NONE || radix_key(c->tree, node) >= for_key)
         return 0;
     evict_subtree(c, node);
@@ -188,28 +189,63 @@ kvt_status room_host(core *c, uint64_t bytes, uint64_t for_key, uint32_t *ret_fr
 /* --- the disk ----------------------------------------------------------------------------------
  */
 
-int room_disk(core *c, uint64_t bytes) {
+static uint64_t record_bytes_of(const core *c, radix_node node) {
+    uint64_t bytes = 0;
+    for (uint32_t slot = 0, n = radix_slots(c->tree, node); slot < n; slot++) {
+        const tier_page *at = tier_of(c, node_page(c, node, slot));
+        if (node_entry(c, node, slot) && at->flags & TIER_ON_DISK)
+            bytes += tier_charge(at);
+    }
+    return bytes;
+}
+
+/* The coldest tail that takes room on disk, if it is not warmer than for_key. Tails that only
+ * memory has stay there: a few are stepped over, held out of the tree's order for so long. */
+static radix_node coldest_on_disk(core *c, uint64_t for_key, uint64_t *ret_bytes) {
+    radix_node over[STEPS], node, found = RADIX_NONE;
+    uint32_t n = 0;
+    while (n < STEPS && (node = radix_coldest(c->tree)) != RADIX_NONE &&
+           radix_key(c->tree, node) <= for_key) {
+        uint64_t bytes = record_bytes_of(c, node);
+        if (bytes > 0) {
+            *ret_bytes = bytes;
+            found = node;
+            break;
+        }
+        radix_pin(c->tree, node);
+        over[n++] = node;
+    }
+    while (n > 0)
+        radix_unpin(c->tree, over[--n]);
+    return found;
+}
+
+/* Has so much gone since the last write that there is something else that is wrong? A file system
+ * that others fill as fast, say: it is not to cost all that is on it. */
+static int freed_in_vain(const tiers *t) {
+    return t->disk_full && t->freed > (t->disk_used + t->freed) / 4;
+}
+
+int room_disk(core *c, uint64_t bytes, uint64_t for_key) {
     tiers *t = c->tiers;
-    uint64_t freed = 0;
-    if (t->disk_used + bytes <= c->config.disk_bytes && !t->disk_full)
+    uint64_t freed = 0, of_node = 0, goal = TIER_BATCH * bytes, most = c->config.disk_bytes / 64;
+    t->disk_stuck = 0;
+    if (t->disk_used + bytes <= t->disk_limit && !t->disk_full)
         return 1;
+    /* Room for a whole job at once, as long as that is little against all there is. */
+    goal = goal < most ? goal : most;
+    goal = goal > bytes ? goal : bytes;
     /* What is to be erased already may be enough. */
-    for (uint32_t i = 0; i < t->n_erase && freed < bytes; i++)
+    for (uint32_t i = 0; i < t->n_erase && freed < goal; i++)
         freed += t->erase[(t->first_erase + i) % t->max_pages].bytes;
-    while (freed < bytes) {
-        radix_node node = radix_coldest(c->tree);
+    while (freed < goal && !freed_in_vain(t)) {
+        radix_node node = coldest_on_disk(c, for_key, &of_node);
         if (node == RADIX_NONE)
             break;
-        uint64_t of_node = 0;
-        for (uint32_t slot = 0, n = radix_slots(c->tree, node); slot < n; slot++) {
-            const tier_page *at = tier_of(c, node_page(c, node, slot));
-            if (node_entry(c, node, slot) && at->flags & TIER_ON_DISK)
-                of_node += tier_charge(at);
-        }
-        if (of_node == 0) /* what is the coldest is not what takes the room */
-            break;
-        evict_coldest(c);
+        evict_subtree(c, node);
         freed += of_node;
+        t->freed += of_node;
     }
+    t->disk_stuck = freed == 0;
     return 0;
 }

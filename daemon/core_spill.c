@@ -4,10 +4,15 @@
  */
 #include "daemon/core_state.h"
 
-enum { DISK_RETRY_MS = 5000 };
 #include "store/tier.h"
 
 #include <string.h>
+
+enum {
+    DISK_RETRY_MS = 5000,
+    STUCK_TRIES = 4,  /* pages looked at, for which the disk has no room */
+    STUCK_SEALS = 64, /* pages sealed, until it is looked again */
+};
 
 /* --- jobs --------------------------------------------------------------------------------------
  */
@@ -72,13 +77,13 @@ static uint64_t key_of(const core *c, page_handle page) {
 /* --- arena to host -----------------------------------------------------------------------------
  */
 
-/* Without a disk a copy in the host tier only pays when the arena is about to be short of room:
- * then the colder half of it has one. */
+/* Without a disk, or one that takes no more, a copy in the host tier only pays when the arena is
+ * about to be short of room: then the colder half of it has one. */
 static int should_copy_down(const core *c, const arena_books *a) {
     frames_counts n;
     if (order_count(a->dirty) == 0)
         return 0;
-    if (c->config.disk_bytes)
+    if (c->config.disk_bytes && !c->tiers->disk_stuck)
         return 1;
     frames_count(a->frames, &n);
     uint32_t clean = order_count(a->clean);
@@ -234,10 +239,13 @@ static void write_add(core *c, core_job *job, page_handle page, uint32_t in_job)
 
 static void write_start(core *c) {
     tiers *t = c->tiers;
-    if (t->write_busy || !t->disk_up)
+    if (t->write_busy || !t->disk_up ||
+        (t->disk_stuck && c->counts.pages_sealed - t->stuck_at < STUCK_SEALS))
         return;
     core_job *job = NULL;
     uint64_t key;
+    uint32_t n_stuck = 0;
+    t->disk_stuck = 0;
     for (uint32_t tries = 0; tries < 2 * TIER_BATCH; tries++) {
         uint32_t index = order_first(t->host_dirty, &key), in_job;
         if (index == ORDER_NONE || (job && job->n_copies == TIER_BATCH))
@@ -257,13 +265,22 @@ static void write_start(core *c) {
         if (job && job->realm != c->realms[at->realm].number)
             break;
         uint64_t bytes = tier_record_bytes(at->bytes, at->n_tokens), has = tier_charge(at);
-        if (!room_disk(c, bytes > has ? bytes - has : 0))
-            break;
+        if (!room_disk(c, bytes > has ? bytes - has : 0, key_of(c, page))) {
+            if (!t->disk_stuck || ++n_stuck == STUCK_TRIES)
+                break;
+            order_put(t->host_dirty, index, ++t->sequence);
+            continue;
+        }
         if (!job)
             job = tier_job(c, CORE_JOB_WRITE, at->realm);
         if (!job)
             break;
         write_add(c, job, page, in_job);
+    }
+    t->disk_stuck &= !job;
+    if (t->disk_stuck) {
+        t->stuck_at = c->counts.pages_sealed;
+        t->disk_retry_ms = c->env.now_ms(c->env.context) + DISK_RETRY_MS;
     }
     if (job) {
         t->write_busy = 1;
@@ -286,9 +303,11 @@ static void parent_is_gone(core *c, page_handle page) {
         tier_placed(c, before);
 }
 
-/* It may be the file system, which others fill and empty: asked again, not only after erasing. */
+/* It may be the file system, which others fill and empty, or that the file takes more than its
+ * records: there is no room for more than there is now. Asked again, not only after erasing. */
 static void disk_is_full(core *c) {
-    c->tiers->disk_full = 1;
+    if (c->tiers->disk_limit > c->tiers->disk_used)
+        c->tiers->disk_limit = c->tiers->disk_used;
     c->tiers->disk_retry_ms = c->env.now_ms(c->env.context) + DISK_RETRY_MS;
 }
 
@@ -300,6 +319,7 @@ static void write_done(core *c, core_copy *copy, const core_record *record) {
         tier_set_flags(c, copy->page, TIER_ON_DISK, TIER_WRITING | TIER_STALE_RECORD);
         set_record_bytes(c, copy->page, copy->bytes);
         c->counts.pages_written++;
+        t->freed = 0;
         if (at->flags & TIER_NO_DISK && page_get(c->pages, copy->page)->node != RADIX_NONE)
             tier_withdraw(c, page_get(c->pages, copy->page)->node);
     } else {
@@ -310,8 +330,7 @@ static void write_done(core *c, core_copy *copy, const core_record *record) {
             set = TIER_STALE_RECORD;
         }
         tier_set_flags(c, copy->page, set, TIER_WRITING);
-        if (copy->status == KVT_EFULL)
-            disk_is_full(c);
+        t->disk_full |= copy->status == KVT_EFULL;
         t->disk_up &= copy->status != KVT_EIO;
         c->counts.tier_errors += copy->status == KVT_EIO;
         if (copy->status == KVT_EORDER && !record->parent_in_job && at->depth > 0 &&
@@ -357,7 +376,7 @@ static void erase_done(core *c, const core_job *job) {
         t->first_erase = (t->first_erase + 1) % t->max_pages;
         t->n_erase--;
         t->n_erased++;
-        t->disk_full = 0;
+        t->disk_full = t->disk_stuck = 0;
     }
 }
 
@@ -376,11 +395,12 @@ void tiers_pump(core *c) {
 
 uint64_t disk_tick(core *c, uint64_t now_ms) {
     tiers *t = c->tiers;
-    if (!t || !t->disk_full)
+    if (!t || !(t->disk_full || t->disk_stuck || t->disk_limit < c->config.disk_bytes))
         return UINT64_MAX;
     if (now_ms < t->disk_retry_ms)
         return t->disk_retry_ms;
-    t->disk_full = 0;
+    t->disk_full = t->disk_stuck = 0;
+    t->disk_limit = c->config.disk_bytes;
     return UINT64_MAX;
 }
 
@@ -406,6 +426,8 @@ void tier_job_done(core *c, core_job *job) {
                 write_done(c, &job->copies[i], &job->records[i]);
             page_drop(c, job->copies[i].page);
         }
+        if (job->kind == CORE_JOB_WRITE && t->disk_full)
+            disk_is_full(c);
     }
     tier_job_free(c, job);
     c->wake = 1;
@@ -434,5 +456,5 @@ int spill_is_over(const core *c) {
 
 int spill_is_stuck(const core *c) {
     const tiers *t = c->tiers;
-    return t && c->config.disk_bytes && t->disk_full && nothing_moves_down(t);
+    return t && c->config.disk_bytes && (t->disk_full || t->disk_stuck) && nothing_moves_down(t);
 }

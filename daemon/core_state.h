@@ -263,7 +263,14 @@ typedef struct tiers {
     uint32_t first_erase, n_erase;
     uint64_t disk_used; /* by records that are there, being written or not erased yet */
     int disk_up, disk_full;
-    uint64_t disk_retry_ms; /* disk_full: when it is asked again, though nothing was erased */
+    uint64_t disk_limit; /* what disk_used may be: the budget, or what turned out to be all there is
+                          * room for, until disk_retry_ms */
+    /* What waits for the disk is colder than all that is there, as far as was looked: it may go as
+     * soon as the host tier is short, or it would keep all others from going down. */
+    int disk_stuck;
+    uint64_t freed;         /* evicted for room since a page was written */
+    uint64_t stuck_at;      /* pages sealed then: some more, and it is looked again */
+    uint64_t disk_retry_ms; /* when the disk is asked again, though nothing was erased */
     int down_busy, write_busy, erase_busy, verify_busy; /* one job of each kind at a time */
     kvt_status verify_status;                           /* of the last */
     uint64_t checked, corrupt;
@@ -702,7 +709,9 @@ int room_device_page(core *c, page_handle page); /* that of this page */
 /* A host frame, for a page of this key. */
 kvt_status room_host(core *c, uint64_t bytes, uint64_t for_key, uint32_t *ret_frame);
 uint64_t tier_charge(const tier_page *at); /* what its record takes of the disk's budget */
-int room_disk(core *c, uint64_t bytes);    /* 0: not now, but perhaps when records are erased */
+/* For the record of a page of this key. 0: not now, but perhaps when records are erased;
+ * disk_stuck: not even then. */
+int room_disk(core *c, uint64_t bytes, uint64_t for_key);
 
 /* --- core_spill.c: downwards --- */
 /* A full disk may be asked again when it is time to; when that is next, or UINT64_MAX. */

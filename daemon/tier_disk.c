@@ -11,7 +11,7 @@ enum {
     MAX_REQUESTS = 32, /* more than the core has jobs for the disk */
     MAX_REALMS = DISK_MAX_REALMS / 2,
     LOCK_WAIT_MS = 5000,
-    LOW_BYTES = 64 << 20,
+    LOW_BYTES = 8 << 20, /* twice what the tier leaves free of a budget, at most */
 };
 
 typedef struct slot {

@@ -189,10 +189,10 @@ static kvt_status room_check(tier *t, const tier_record *records, uint32_t n) {
 /* LMDB had no room though it should: its free pages lie in pieces, or the disk is full. In that
  * case what is used now, less what deletes need, is the limit until the disk has room again. */
 static void learn_limit(tier *t) {
-    uint64_t end = lmdb_end(t->lmdb);
+    uint64_t end = lmdb_end(t->lmdb), kept = end / 8;
     if (end + t->reserve_bytes < t->map_bytes && end < t->limit_bytes + t->reserve_bytes &&
         tier_files_disk_free(&t->files) < 2 * t->reserve_bytes)
-        t->limit_bytes = end > t->reserve_bytes ? end - t->reserve_bytes : 0;
+        t->limit_bytes = end - (kept < t->reserve_bytes ? kept : t->reserve_bytes);
 }
 
 /* LMDB calls a write that was done in part, which is how a disk becomes full, an I/O error. */

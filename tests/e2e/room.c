@@ -7,6 +7,7 @@
 #include "tests/e2e/e2e.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <sys/mount.h>
 #include <unistd.h>
 
@@ -149,6 +150,19 @@ static void full_for_a_while(void) {
     CHECK(umount2(disk.folder, MNT_DETACH) == 0 && rmdir(disk.folder) == 0);
 }
 
+/* Another program's file takes what the file system has left. */
+static void take_the_rest(const e2e_disk *disk) {
+    static const char zeros[4096];
+    char path[160];
+    snprintf(path, sizeof path, "%s/of-another", disk->folder);
+    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    CHECK(fd >= 0);
+    while (write(fd, zeros, sizeof zeros) == (ssize_t)sizeof zeros)
+        continue;
+    CHECK_EQ(errno, ENOSPC);
+    close(fd);
+}
+
 /* What a full disk does not take is not waited for: with what is under way ended, the daemon stops,
  * long before the end of drain_ms. */
 static void stopped_while_full(void) {
@@ -161,6 +175,7 @@ static void stopped_while_full(void) {
     const char *settings[] = {"arena=16MiB",    disk.setting,      "disk=64MiB",
                               "max_pages=4000", "drain_ms=600000", NULL};
     e2e_start(&d, settings);
+    take_the_rest(&disk);
     e2e_worker_open(&w, &d, 1, 20000);
     fill_disk(&d, &w);
     e2e_worker_close(&w);
@@ -170,10 +185,43 @@ static void stopped_while_full(void) {
     CHECK(umount2(disk.folder, MNT_DETACH) == 0 && rmdir(disk.folder) == 0);
 }
 
+/* Many times the disk's budget goes through it: what is new takes the place of what is old, all of
+ * it is written, and hardly a write is refused. */
+static void many_budgets(void) {
+    enum { PATHS = 5000, AT_ONCE = 100 };
+    e2e_daemon d = {0};
+    e2e_worker w;
+    uint32_t tokens[E2E_MAX_TOKENS];
+    e2e_disk disk;
+    e2e_disk_make(&disk);
+    const char *settings[] = {"arena=1MiB", "host=1MiB",      disk.setting,
+                              "disk=16MiB", "max_pages=4000", NULL};
+    e2e_start(&d, settings);
+    e2e_worker_open(&w, &d, 1, 20000);
+    for (uint32_t i = 0; i < PATHS; i++) {
+        e2e_path(i, tokens);
+        fill(&w, tokens, N);
+        if (i % AT_ONCE == AT_ONCE - 1)
+            e2e_await_disk(&d);
+    }
+    uint64_t stored = e2e_count(&d, "disk_used_bytes") / e2e_count(&d, "pages_disk");
+    uint64_t written = e2e_count(&d, "pages_written"), refused = e2e_count(&d, "full");
+    CHECK_MSG(written * stored > UINT64_C(10) * (16 << 20), "only %llu pages were written",
+              (unsigned long long)written);
+    CHECK_MSG(refused < written / 10, "%llu of %llu writes were refused",
+              (unsigned long long)refused, (unsigned long long)written);
+    CHECK_EQ(e2e_held(&w, tokens, N), N);
+    e2e_worker_close(&w);
+    e2e_finish(&d);
+    e2e_disk_remove(&disk);
+}
+
 int main(int argc, char **argv) {
     too_large();
     full_for_a_while();
     stopped_while_full();
+    if (!e2e_on_gpu()) /* which has no part in it */
+        many_budgets();
     come_and_go(argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : 1000);
     return 0;
 }
