@@ -100,11 +100,61 @@ static kvt_status seal_once(kvt_lease *lease, const seal_args *args, uint64_t de
     return status;
 }
 
+/* What is wrong with a page in staging memory, NULL: nothing. */
+static const char *fault_of(const kvt_lease *lease, const kvt_encoded *e, uint32_t group) {
+    const kvt_client *c = lease->client;
+    size_t room;
+    uint32_t rows;
+    const uint8_t *at = kvt_staging_at(e->staging, e->slot, &room);
+    at += c->group_offset[group];
+    kvt_status status = kvt_page_check(&c->shapes[group], at, e->bytes[group], 0, &rows);
+    if (status == KVT_EVERSION)
+        return "the version in its header";
+    if (status == KVT_EGEOMETRY)
+        return "the geometry in its header";
+    if (status != KVT_OK)
+        return "the checksum of its header, or a field of it,";
+    status = kvt_page_check(&c->shapes[group], at, e->bytes[group], 1, &rows);
+    return status == KVT_OK ? NULL : "the checksum of its payload";
+}
+
+/* Says which page, and what of it. The daemon tells neither, but the bytes are here still. */
+static kvt_status corrupt(const kvt_lease *lease, uint32_t n_pages, uint32_t sealed_tokens) {
+    uint32_t n_groups = lease->client->geometry.n_groups;
+    for (uint32_t i = 0; i < n_pages; i++) {
+        const kvt_encoded *e = &lease->encoded[i];
+        for (uint32_t group = 0; group < n_groups && !e->work; group++) {
+            const char *fault = e->bytes[group] ? fault_of(lease, e, group) : NULL;
+            if (fault)
+                return kvt_error(KVT_ECORRUPT,
+                                 "page %u of the path, layer group %u, was not sealed: %s is wrong "
+                                 "in staging memory, which was written to after the page was "
+                                 "encoded",
+                                 e->page, group, fault);
+        }
+    }
+    return kvt_error(KVT_ECORRUPT,
+                     "the page at token %u was not sealed: its header or checksum was wrong when "
+                     "the daemon read it in staging memory, which was written to after the page "
+                     "was encoded",
+                     sealed_tokens);
+}
+
+/* Gives back what is held already, of the first n. */
+static void give_held(kvt_lease *lease, uint32_t n, uint32_t sealed_tokens) {
+    uint32_t n_held = 0, page_tokens = lease->client->geometry.page_tokens;
+    while (n_held < n && (sealed_tokens >= lease->n_tokens ||
+                          (lease->encoded[n_held].page + 1) * page_tokens <= sealed_tokens))
+        n_held++;
+    give_slots(lease, n_held, 0);
+}
+
 /* The first pages of the list, as many as a message takes. The daemon says KVT_EBUSY when it copies
  * for too many others: it has not begun, so ask again. */
-static kvt_status seal_some(kvt_lease *lease, uint64_t deadline_ms, uint32_t *ret_sealed_tokens) {
+static kvt_status seal_some(kvt_lease *lease, uint64_t deadline_ms, uint32_t *ret_sealed_tokens,
+                            int *is_asked_again) {
     seal_args args = {.lease = lease};
-    uint32_t n_groups = lease->client->geometry.n_groups;
+    uint32_t n_groups = lease->client->geometry.n_groups, before = *ret_sealed_tokens;
     while (args.n_pages < lease->n_encoded && args.n_items + n_groups <= KVT_MAX_SEAL_PAGES) {
         const kvt_encoded *e = &lease->encoded[args.n_pages++];
         for (uint32_t group = 0; group < n_groups; group++)
@@ -116,10 +166,18 @@ static kvt_status seal_some(kvt_lease *lease, uint64_t deadline_ms, uint32_t *re
         status = seal_once(lease, &args, deadline_ms, &page_status, ret_sealed_tokens, &unanswered);
     while (status == KVT_EBUSY &&
            (status = kvt_client_pause(lease->client, SEAL_AGAIN_MS, deadline_ms)) == KVT_OK);
-    give_slots(lease, args.n_pages, unanswered);
-    if (status == KVT_OK && page_status != KVT_OK)
+    if (status == KVT_OK && page_status == KVT_EFULL && !*is_asked_again) {
+        /* Where a message gets nowhere the daemon says in words and figures why. */
+        *is_asked_again = *ret_sealed_tokens == before;
+        give_held(lease, args.n_pages, *ret_sealed_tokens);
+        return KVT_OK;
+    }
+    if (status == KVT_OK && page_status == KVT_ECORRUPT)
+        status = corrupt(lease, args.n_pages, *ret_sealed_tokens);
+    else if (status == KVT_OK && page_status != KVT_OK)
         status = kvt_error(page_status, "the page at token %u was not sealed: %s",
                            *ret_sealed_tokens, kvt_status_text(page_status));
+    give_slots(lease, args.n_pages, unanswered);
     return status;
 }
 
@@ -148,8 +206,9 @@ kvt_status kvt_seal(kvt_lease *lease, size_t *ret_sealed_tokens) {
         kvt_status device_status = finish_all(lease);
         kvt_device_wait(lease); /* a page that grew is another one from now on */
         uint64_t deadline_ms = kvt_client_deadline(lease->client);
+        int is_asked_again = 0;
         while (lease->n_encoded > 0 && status == KVT_OK)
-            status = seal_some(lease, deadline_ms, &sealed_tokens);
+            status = seal_some(lease, deadline_ms, &sealed_tokens, &is_asked_again);
         /* Behind one that was not sealed nothing can be; what is left was not named in a message.
          */
         give_slots(lease, lease->n_encoded, 0);

@@ -45,6 +45,10 @@ static kvt_status take_page(const core_copy *copy, kvt_device *device, const job
 static kvt_status copy_page(core_copy *copy, kvt_device *device, const job_staging *from) {
     uint32_t rows;
     kvt_status status = take_page(copy, device, from, &rows);
+    /* Who hands pages in has said hello and named the realm: a version or a shape that is not ours
+     * is a header that was damaged. */
+    if (status == KVT_EVERSION || status == KVT_EGEOMETRY)
+        return KVT_ECORRUPT;
     if (status == KVT_OK && rows != copy->rows)
         return KVT_ECORRUPT;
     if (status == KVT_OK)

@@ -4,10 +4,12 @@
  * cannot touch another's leases. Skips (77) what needs root when it is not.
  */
 #include "client/wire.h"
+#include "kernels/page.h"
 #include "tests/e2e/e2e.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -99,6 +101,53 @@ static int truncating_worker(const e2e_daemon *d, uint64_t seed) {
     return 0;
 }
 
+/* Flips a bit of every page in staging memory, `at` bytes in. */
+static void damage_staging(const char *range, size_t at) {
+    uintptr_t from, to;
+    CHECK(sscanf(range, "%" SCNxPTR "-%" SCNxPTR, &from, &to) == 2);
+    size_t n = 0;
+    for (uintptr_t page = from; page + at < to; page += 64)
+        if (memcmp((const void *)page, "KVTP", 4) == 0) {
+            ((uint8_t *)page)[at] ^= 1;
+            n++;
+        }
+    CHECK(n > 0);
+}
+
+/* A worker whose own bugs write to its staging memory is told which page that was, and where. */
+static int damaging_worker(const e2e_daemon *d, uint64_t seed) {
+    static const struct {
+        size_t at;
+        const char *what;
+    } faults[] = {{4, "version"}, {20, "header"}, {KVT_PAGE_HEADER_BYTES + 100, "payload"}};
+    (void)seed;
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
+        e2e_worker w;
+        uint32_t tokens[E2E_MAX_TOKENS];
+        kvt_lease *lease;
+        char range[64];
+        kvt_layout layout;
+        e2e_worker_open(&w, d, 5, 20000);
+        e2e_path(80 + (uint32_t)i, tokens);
+        CHECK_EQ(kvt_acquire(w.client, tokens, 64, KVT_CLAIM, &lease), KVT_OK);
+        CHECK_EQ(e2e_fill(&w, lease, tokens, 1), KVT_OK);
+        kvt_layout_token_major(&w.realm.geometry, E2E_PAGE_TOKENS, w.part[0], w.part[1], &layout);
+        CHECK_EQ(kvt_encode(lease, 1, &layout), KVT_OK);
+        if (!find_staging(range))
+            return 3;
+        damage_staging(range, faults[i].at);
+        size_t sealed = 99;
+        CHECK_EQ(kvt_seal(lease, &sealed), KVT_ECORRUPT);
+        CHECK_EQ(sealed, E2E_PAGE_TOKENS);
+        CHECK_MSG(strstr(kvt_last_error(), "page 1 of the path") &&
+                      strstr(kvt_last_error(), faults[i].what),
+                  "%s", kvt_last_error());
+        CHECK_EQ(kvt_release(lease), KVT_OK);
+        e2e_worker_close(&w);
+    }
+    return 0;
+}
+
 /* Connects as a uid that the daemon does not know. The socket is open to all here, since another
  * uid is in the list. */
 static int stranger(const e2e_daemon *d, uint64_t seed) {
@@ -115,8 +164,10 @@ static int stranger(const e2e_daemon *d, uint64_t seed) {
     return 0;
 }
 
-static const e2e_jobs jobs[] = {
-    {"truncating", truncating_worker}, {"stranger", stranger}, {NULL, NULL}};
+static const e2e_jobs jobs[] = {{"truncating", truncating_worker},
+                                {"damaging", damaging_worker},
+                                {"stranger", stranger},
+                                {NULL, NULL}};
 
 static int run(const e2e_daemon *d, const char *job) {
     e2e_child child = e2e_spawn(d, job, 1);
@@ -141,6 +192,7 @@ int main(int argc, char **argv) {
     mprotect_fails(range);
     int code = run(&d, "truncating");
     CHECK_MSG(code == 0 || (code == 77 && !root), "the truncating worker ended with %d", code);
+    CHECK_EQ(run(&d, "damaging"), 0);
     if (root)
         CHECK_EQ(run(&d, "stranger"), 0);
     /* and it serves on */

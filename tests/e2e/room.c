@@ -69,6 +69,41 @@ static void come_and_go(uint32_t rounds) {
     e2e_disk_remove(&disk);
 }
 
+/* --- no room for all of a seal ------------------------------------------------------------------
+ */
+
+/* Whether the first page of a call finds no room or a later one: the worker is told how full it is.
+ * (What is sealed is leased, so that nothing can go.) */
+static void full_in_figures(void) {
+    enum { LONG = 32 * PAGE, MANY = 64 };
+    e2e_daemon d = {0};
+    e2e_worker w;
+    uint32_t tokens[E2E_MAX_TOKENS], n_in_part = 0;
+    kvt_lease *leases[MANY];
+    kvt_lease_info info;
+    const char *settings[] = {"arena=1MiB", "max_pages=4000", NULL};
+    e2e_start(&d, settings);
+    e2e_worker_open(&w, &d, 1, 20000);
+    for (uint32_t i = 0; i < MANY; i++) {
+        e2e_path(i, tokens);
+        CHECK_EQ(kvt_acquire(w.client, tokens, LONG - i % 7 * PAGE, KVT_CLAIM, &leases[i]), KVT_OK);
+        kvt_status status = e2e_fill(&w, leases[i], tokens, SIZE_MAX);
+        kvt_lease_get(leases[i], &info);
+        CHECK_EQ(status == KVT_OK, info.held_tokens == info.n_tokens);
+        if (status == KVT_OK)
+            continue;
+        n_in_part += info.held_tokens > 0;
+        CHECK_EQ(status, KVT_EFULL);
+        CHECK_MSG(strstr(kvt_last_error(), "of 1048576 bytes of its arena in use, in "), "%s",
+                  kvt_last_error());
+    }
+    CHECK(n_in_part > 0);
+    for (uint32_t i = 0; i < MANY; i++)
+        CHECK_EQ(kvt_release(leases[i]), KVT_OK);
+    e2e_worker_close(&w);
+    e2e_finish(&d);
+}
+
 /* --- a page too large ---------------------------------------------------------------------------
  */
 
@@ -218,6 +253,7 @@ static void many_budgets(void) {
 
 int main(int argc, char **argv) {
     too_large();
+    full_in_figures();
     full_for_a_while();
     stopped_while_full();
     if (!e2e_on_gpu()) /* which has no part in it */
