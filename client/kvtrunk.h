@@ -533,6 +533,11 @@ kvt_status kvt_encode_group(kvt_lease *lease, size_t page, uint32_t group, const
  * A page that somebody else sealed meanwhile counts as sealed. KVT_OK: all are. Otherwise the
  * status of the first that is not: KVT_EORDER (a page in front is missing), KVT_EFULL,
  * KVT_ECORRUPT, KVT_ESTALE, and those of the connection. The ones before it are sealed.
+ *
+ * A claim expires when no page of it is sealed for as long as the daemon's claim_ms. Others may
+ * compute its pages then, and these may still be sealed; but where somebody else's claim finds no
+ * room, places of expired claims are taken, from the end of the path on. Sealing such a page is
+ * KVT_EFULL, also of a page that was encoded before; kvt_wait brings claimed_tokens up to date.
  */
 kvt_status kvt_seal(kvt_lease *lease, size_t *ret_sealed_tokens);
 

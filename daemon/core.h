@@ -327,6 +327,7 @@ typedef struct core_counts {
     uint64_t seals_refused_full;
     uint64_t claims_taken_over; /* the one computing gave up or died; another took it */
     uint64_t claims_expired;    /* the one computing sealed nothing for too long */
+    uint64_t claims_cut;        /* pages of such, whose places others needed */
     uint64_t waits;
     uint64_t sessions_opened;
     uint64_t sessions_resumed;

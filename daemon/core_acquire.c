@@ -240,6 +240,8 @@ void serve_acquire(core *c, request *rq) {
     }
     if (!req.base)
         l->rank = req.rank;
+    claim_end(c, l); /* while its path changes, nothing of it goes to make room */
+    l->is_cut = 0;
     radix_node old_tail = l->tail, old_partial = l->partial;
     uint32_t n_again = radix_depth(c->tree, at.from);
     lease_tell(c, l, &(held_prefix){0});
@@ -259,7 +261,9 @@ void serve_acquire(core *c, request *rq) {
     if (req.group)
         group_enter(c, l, &req, g);
     group_leave(c, l, old_group);
-    lease_take_over(c, l);
+    /* Who comes behind somebody else has as long as he: else nobody would end what both leave. */
+    if (lease_take_over(c, l) == 0 && l->claim && !is_held(c, l->tail))
+        claim_promise(c, l);
     lease_recount(c, l);
     pins_hit(c, l);
     l->n_asked = req.n_tokens;

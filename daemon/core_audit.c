@@ -313,20 +313,26 @@ static void audit_kept(audit *a) {
              c->n_pins, (unsigned long long)c->pinned_bytes);
 }
 
-/* Who has promised pages computes some, and whoever was first ends first. */
-static void audit_claims(audit *a) {
+static void audit_claim_list(audit *a, const claim_list *list, claim_state state) {
     const core *c = a->c;
     uint32_t n = 0, before = NONE;
-    for (uint32_t at = c->first_claim; at; at = c->leases[at - 1].next_claim) {
+    for (uint32_t at = list->first; at; at = c->leases[at - 1].next_claim) {
         const lease *l = &c->leases[at - 1];
-        if (!l->session || !l->claim || !l->is_timed || l->prev_claim != before ||
-            (before && c->leases[before - 1].claim_end_ms > l->claim_end_ms))
+        if (!l->session || !l->claim || l->claim_state != state || l->prev_claim != before ||
+            (state == CLAIM_PROMISED && before &&
+             c->leases[before - 1].claim_end_ms > l->claim_end_ms))
             fail(a, "lease slot %u in the list of claims is out of order", at);
         before = at;
         n++;
     }
-    if (before != c->last_claim)
-        fail(a, "the list of %u claims ends at slot %u, not at %u", n, before, c->last_claim);
+    if (before != list->last)
+        fail(a, "the list of %u claims ends at slot %u, not at %u", n, before, list->last);
+}
+
+/* Who has promised pages computes some, and whoever was first ends first. */
+static void audit_claims(audit *a) {
+    audit_claim_list(a, &a->c->promised, CLAIM_PROMISED);
+    audit_claim_list(a, &a->c->expired, CLAIM_EXPIRED);
 }
 
 static void audit_pages(audit *a) {

@@ -190,7 +190,7 @@ kvt_status node_alloc(core *c, radix_node parent, const uint32_t *tokens, uint32
                 return KVT_OK;
             policy_tree_remove(c->policy, c->tree, *ret_node);
         }
-        if (status != KVT_EFULL || !evict_coldest(c))
+        if (status != KVT_EFULL || (!evict_coldest(c) && !claims_make_room(c)))
             return status;
     }
 }

@@ -12,10 +12,18 @@
 
 #include <string.h>
 
+/* Does the path end in front of it since others needed its place? See core_claim.c. */
+static int is_cut_off(const core *c, const lease *l, uint32_t page) {
+    int may_be = l->is_cut || (l->group && c->groups[l->group - 1].broken);
+    return may_be && page >= radix_depth(c->tree, l->tail);
+}
+
 /* May this page of the message be taken? */
 static kvt_status seal_check(const core *c, const lease *l, const session *s,
                              const kvt_seal_page *page) {
     const realm *r = &c->realms[l->realm];
+    if (is_cut_off(c, l, page->page))
+        return KVT_EFULL;
     if (page->page >= radix_depth(c->tree, l->tail) || page->group >= r->n_groups)
         return KVT_EINVAL;
     if (page->bytes == 0) {
@@ -175,6 +183,14 @@ static void refuse_full(core *c, request *rq) {
                       : "");
 }
 
+static void refuse_cut(core *c, request *rq, const lease *l, uint32_t page) {
+    refuse(c, rq, KVT_EFULL,
+           "page %u is not claimed any more: no page of the claim was sealed for %u ms (claim_ms), "
+           "and others needed the places of its pages from %u on. Seal sooner, or raise max_pages "
+           "(%u)",
+           page, c->config.claim_ms, radix_depth(c->tree, l->tail), c->config.max_pages);
+}
+
 void serve_seal(core *c, request *rq) {
     kvt_seal_req req;
     if (kvt_wire_get_seal_req(rq->body, rq->n_bytes, &req) != KVT_OK) {
@@ -192,6 +208,12 @@ void serve_seal(core *c, request *rq) {
                l->claim ? "no staging file was announced" : "the lease claims nothing");
         return;
     }
+    kvt_seal_page first;
+    kvt_wire_get_seal_page(req.pages, 0, &first);
+    if (is_cut_off(c, l, first.page)) {
+        refuse_cut(c, rq, l, first.page);
+        return;
+    }
     core_job *job = c->free_jobs;
     if (session_is_busy(c, rq))
         return;
@@ -200,8 +222,6 @@ void serve_seal(core *c, request *rq) {
                c->n_jobs);
         return;
     }
-    kvt_seal_page first;
-    kvt_wire_get_seal_page(req.pages, 0, &first);
     core_copy *copies = job->copies;
     core_job *next = job->next;
     *job = (core_job){.kind = CORE_JOB_SEAL,

@@ -85,6 +85,11 @@ typedef struct session {
     core_job stage_job, unstage_job;
 } session;
 
+typedef enum claim_state { CLAIM_UNTIMED = 0, CLAIM_PROMISED, CLAIM_EXPIRED } claim_state;
+typedef struct claim_list {
+    uint32_t first, last; /* lease slot + 1 */
+} claim_list;
+
 /*
  * A lease pins `tail`, the deepest node of its path, and `partial`, a held page whose leading
  * partial_tokens tokens go on where the held pages of the path end.
@@ -115,7 +120,8 @@ typedef struct lease {
     uint32_t from_host; /* held tokens that were in no higher tier when they were asked for */
     uint32_t from_disk;
     /* see core_claim.c */
-    uint8_t is_timed;
+    uint8_t claim_state;             /* enum */
+    uint8_t is_cut;                  /* others needed the last pages of what it claimed */
     uint32_t next_claim, prev_claim; /* slot + 1 */
     uint64_t claim_end_ms;
     /* What its worker was told last: it may read the pages of the window groups from there on, so
@@ -363,7 +369,8 @@ struct core {
     pin *pins; /* [max_pins] */
     uint32_t n_pins;
     uint64_t last_pin, pinned_bytes;
-    uint32_t first_claim, last_claim; /* lease slot + 1: those who have promised pages */
+    claim_list promised; /* leases whose workers have promised pages */
+    claim_list expired;  /* and those who did not keep that */
 
     char events_path[KVT_WIRE_MAX_PATH + 1];
     kvt_wire_span *spans; /* scratch: of the ACQUIRE that is served */
@@ -648,6 +655,7 @@ void claim_promise(core *c, lease *l); /* it computes what nobody else does, fro
 void claim_kept(core *c, lease *l);    /* a page was sealed */
 void claim_end(core *c, lease *l);     /* it computes nothing any more */
 uint64_t claims_tick(core *c, uint64_t now_ms);
+int claims_make_room(core *c); /* a node, from the end of an expired claim; 0: there is none */
 
 /* --- core_event.c --- */
 void event_added(core *c, radix_node node);   /* it is held from now on */

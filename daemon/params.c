@@ -211,11 +211,12 @@ const param params[] = {
      .type = PARAM_COUNT,
      .flags = PARAM_OF_TENANT,
      .offset = AT(max_claimed_pages),
-     .low = 1,
+     .low = 0,
      .high = UINT64_C(1) << 26,
-     .standard = "16384",
-     .text = "Pages that one worker can have claimed and not yet sealed. The default is the "
-             "longest path that there can be, in pages of 64 tokens. Never more than `max_pages`."},
+     .standard = "0",
+     .text = "Pages that one worker can have claimed and not yet sealed, at most `max_pages`. 0: "
+             "16,384, the longest path that there can be in pages of 64 tokens, or half of "
+             "`max_pages` if that is less, so that one worker leaves room for others."},
     {.name = "max_requests",
      .type = PARAM_COUNT,
      .flags = PARAM_OF_TENANT,

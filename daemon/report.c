@@ -29,6 +29,7 @@
     X(bytes_evicted)                                                                               \
     X(seals_refused_full)                                                                          \
     X(claims_expired)                                                                              \
+    X(claims_cut)                                                                                  \
     X(claims_taken_over)                                                                           \
     X(waits)                                                                                       \
     X(sessions_opened)                                                                             \

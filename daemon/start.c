@@ -205,6 +205,15 @@ static kvt_status open_threads(tenant *t, char *why, size_t why_bytes) {
     return jobs_open(&wanted, why, why_bytes, &t->jobs);
 }
 
+/* 0: as many as the longest path has, and never more than half of all, which leaves others room. */
+static uint32_t claimed_pages(uint64_t wanted, uint32_t max_pages) {
+    enum { LONGEST = 16384 };
+    uint32_t half = max_pages > 1 ? max_pages / 2 : 1;
+    if (wanted == 0)
+        return half < LONGEST ? half : LONGEST;
+    return wanted < max_pages ? (uint32_t)wanted : max_pages;
+}
+
 static kvt_status open_core(tenant *t, char *why, size_t why_bytes) {
     const param_values *v = t->values;
     const kvt_arena_header *header = &t->arenas[0].header;
@@ -236,8 +245,7 @@ static kvt_status open_core(tenant *t, char *why, size_t why_bytes) {
         .max_sessions = (uint32_t)v->max_sessions,
         .max_leases = (uint32_t)v->max_leases,
         .max_leases_total = (uint32_t)v->max_leases_total,
-        .max_claimed_pages =
-            v->max_claimed_pages < t->max_pages ? (uint32_t)v->max_claimed_pages : t->max_pages,
+        .max_claimed_pages = claimed_pages(v->max_claimed_pages, t->max_pages),
         .max_jobs = (uint32_t)v->max_jobs,
         .policy = (policy_rule)v->policy,
         .grace_ms = (uint32_t)v->grace_ms,

@@ -420,7 +420,7 @@ static void test_contradictions(void) {
     CHECK_EQ(config_check(&c, 1000, why, sizeof why), KVT_EINVAL);
     CHECK_MSG(strncmp(why, "command line: \"max_leases\" = 300", 32) == 0, "%s", why);
     /* what only looks like one */
-    CHECK_EQ(parse("{\"max_pages\": 100}"), KVT_OK); /* the default of max_claimed_pages is cut */
+    CHECK_EQ(parse("{\"max_pages\": 100}"), KVT_OK); /* the default of max_claimed_pages is half */
     CHECK_EQ(config_check(&c, 1000, why, sizeof why), KVT_OK);
     CHECK_EQ(parse("{\"uids\": [1000, 0], \"arena_mode\": \"0600\"}"), KVT_OK);
     CHECK_EQ(config_check(&c, 1000, why, sizeof why), KVT_OK);

@@ -194,6 +194,76 @@ static void claims_expire(e2e_daemon *d) {
     e2e_worker_close(&quick);
 }
 
+static uint32_t claimed(e2e_worker *w, const uint32_t *tokens, size_t n_pages, kvt_lease **ret) {
+    kvt_lease_info info;
+    CHECK_EQ(kvt_acquire(w->client, tokens, n_pages * PAGE, KVT_CLAIM, ret), KVT_OK);
+    kvt_lease_get(*ret, &info);
+    CHECK_EQ(info.held_tokens, 0);
+    return info.claimed_tokens / PAGE;
+}
+
+/* Who claims every place that there is and seals nothing is in nobody's way any more once his time
+ * is over: his pages go from the end of the path on, and he is told so when he seals them. */
+static void claims_make_room(void) {
+    enum { ALL = 20, OTHER = 8 };
+    e2e_daemon d = {0};
+    e2e_worker hog, other;
+    uint32_t tokens[E2E_MAX_TOKENS], others[E2E_MAX_TOKENS];
+    kvt_lease *all, *same, *lease;
+    size_t sealed;
+    const char *settings[] = {"arena=1MiB", "max_pages=20", "max_claimed_pages=20", "claim_ms=300",
+                              NULL};
+    e2e_start(&d, settings);
+    e2e_worker_open(&hog, &d, 1, 20000);
+    e2e_worker_open(&other, &d, 2, 20000);
+    e2e_path(31, tokens);
+    e2e_path(32, others);
+    CHECK_EQ(claimed(&hog, tokens, ALL, &all), ALL);
+    CHECK_EQ(claimed(&hog, tokens, ALL, &same), ALL); /* once more, behind itself */
+    e2e_await(&d, "claims_expired", 1);
+    while (claimed(&other, others, OTHER, &lease) < OTHER) /* the second's time ends a bit later */
+        CHECK_EQ(kvt_release(lease), KVT_OK);
+    CHECK_EQ(e2e_count(&d, "claims_cut"), OTHER);
+    CHECK_EQ(e2e_fill(&other, lease, others, SIZE_MAX), KVT_OK);
+    CHECK_EQ(e2e_read(&other, lease, others), KVT_OK);
+    /* The first pages are still the hog's to seal, the others are not. */
+    CHECK_EQ(e2e_fill(&hog, all, tokens, 4), KVT_OK);
+    CHECK_EQ(e2e_fill(&hog, all, tokens, SIZE_MAX), KVT_EFULL);
+    CHECK_MSG(strstr(kvt_last_error(), "claim_ms") && strstr(kvt_last_error(), "max_pages (20)"),
+              "%s", kvt_last_error());
+    CHECK_EQ(kvt_seal(all, &sealed), KVT_OK);
+    CHECK_EQ(sealed, (ALL - OTHER) * PAGE);
+    CHECK_EQ(e2e_read(&hog, all, tokens), KVT_OK);
+    CHECK_EQ(kvt_release(all), KVT_OK);
+    CHECK_EQ(kvt_release(same), KVT_OK);
+    CHECK_EQ(kvt_release(lease), KVT_OK);
+    CHECK_EQ(e2e_count(&d, "pages_filling"), 0);
+    e2e_worker_close(&hog);
+    e2e_worker_close(&other);
+    e2e_finish(&d);
+}
+
+/* One worker alone leaves half of the places to others, unless it is told that it may have more. */
+static void claims_leave_room(void) {
+    e2e_daemon d = {0};
+    e2e_worker hog, other;
+    uint32_t tokens[E2E_MAX_TOKENS];
+    kvt_lease *half, *lease;
+    const char *settings[] = {"arena=1MiB", "max_pages=20", NULL};
+    e2e_start(&d, settings);
+    e2e_worker_open(&hog, &d, 1, 20000);
+    e2e_worker_open(&other, &d, 2, 20000);
+    e2e_path(33, tokens);
+    CHECK_EQ(claimed(&hog, tokens, 20, &half), 10);
+    e2e_path(34, tokens);
+    CHECK_EQ(claimed(&other, tokens, 20, &lease), 10);
+    CHECK_EQ(kvt_release(half), KVT_OK);
+    CHECK_EQ(kvt_release(lease), KVT_OK);
+    e2e_worker_close(&hog);
+    e2e_worker_close(&other);
+    e2e_finish(&d);
+}
+
 /* What was flushed is not on disk any more when the call returns: a daemon that is killed right
  * then does not find it at its next start; what was not flushed it does. */
 static void flush_reaches_the_disk(void) {
@@ -242,6 +312,8 @@ int main(void) {
     claims_expire(&d);
     e2e_worker_close(&w);
     e2e_finish(&d);
+    claims_make_room();
+    claims_leave_room();
     flush_reaches_the_disk();
     return 0;
 }

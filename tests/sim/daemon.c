@@ -147,7 +147,7 @@ static void env_random(void *context, void *to, size_t n) {
 }
 
 /* Full is who has nothing left that could go. (Of what is in lower tiers nothing helps, and of
- * several arenas what stands in another.) */
+ * several arenas what stands in another. And who let his claim expire is told so.) */
 static void check_full(sim_world *w, const void *message, size_t n_bytes) {
     kvt_wire_header header;
     const uint8_t *body;
@@ -155,6 +155,10 @@ static void check_full(sim_world *w, const void *message, size_t n_bytes) {
     CHECK_EQ(kvt_wire_open(message, n_bytes, &header, &body), KVT_OK);
     if (header.status != KVT_EFULL)
         return;
+    if (memmem(body, header.body_bytes, "(claim_ms)", 10)) {
+        w->n.late_seals++;
+        return;
+    }
     core_count(w->core, &n);
     w->n.full++;
     if (n.pages_evictable && !w->config.host_bytes && w->config.n_arenas == 1)
@@ -307,6 +311,7 @@ void sim_core_kill(sim_world *w) {
     core_counts n;
     core_count(w->core, &n);
     w->n.expired += n.claims_expired;
+    w->n.cut_claims += n.claims_cut;
     w->n.cooled += n.pages_cooled;
     core_close(w->core);
     for (uint32_t i = 0; i < w->n_stagings; i++)

@@ -46,7 +46,8 @@ static void check_total(const sim_total *total) {
     if (total->n_seeds >= 200)
         CHECK(n->lifted && n->cooled && n->cooled_reads && n->view_alone && n->view_picks &&
               n->view_together && n->down && n->up && n->disk_writes && n->disk_reads && n->found &&
-              n->parts_found && n->ranks_back && n->lost && n->full && n->gpu_refused);
+              n->parts_found && n->ranks_back && n->lost && n->full && n->gpu_refused &&
+              n->cut_claims && n->late_seals);
 }
 
 int main(int argc, char **argv) {

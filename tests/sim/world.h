@@ -253,6 +253,8 @@ typedef struct sim_worker {
     X(cuts)                                                                                        \
     X(restarts)                                                                                    \
     X(events_told)                                                                                 \
+    X(late_seals)                                                                                  \
+    X(cut_claims)                                                                                  \
     X(expired)                                                                                     \
     X(together) /* answers to ranks, compared */                                                   \
     X(passed)   /* pages that windows let go */                                                    \
