@@ -44,7 +44,6 @@ kvt_status policy_init(void *memory, size_t bytes, policy_rule rule, uint32_t ma
         p->memory = (uint8_t *)(p->marks + max_pages + 1);
         p->memory_mask = memory_slots(rule, max_pages) - 1;
         p->life = 1;
-        p->trust = 1;
         policy_learn(p);
     }
     *ret_policy = p;
@@ -80,6 +79,10 @@ static uint32_t prefix_hash(const policy *p, uint32_t parent, const uint32_t *to
     for (uint32_t i = 0; i < n_tokens; i++)
         z = (z ^ tokens[i]) * UINT64_C(0x9fb21c651e98df25) + (z >> 29);
     return (uint32_t)mix(z);
+}
+
+static uint32_t zeros_at_end(uint32_t hash) {
+    return hash ? (uint32_t)__builtin_ctz(hash) : 32;
 }
 
 /*
@@ -177,6 +180,7 @@ uint64_t policy_new(policy *p, uint32_t page, uint32_t parent, const uint32_t *t
     mark->count = recall(p, mark->hash);
     mark->size = size_of_bytes(n_bytes);
     mark->is_new = 1;
+    p->live_by_zeros[zeros_at_end(mark->hash)]++;
     note_size(p, mark->size);
     if (policy_must_learn(p))
         policy_learn(p);
@@ -208,23 +212,28 @@ uint64_t policy_key_now(const policy *p) {
     return p->rule == POLICY_LRU ? p->requests : key_of(p, (double)p->now);
 }
 
+double policy_life(double life, double age, double room, double n) {
+    /* Smoothed over as many evictions as there are pages. */
+    age = age < 0 ? 0 : age > 8 * room ? 8 * room : age;
+    life += (age - life) / n;
+    /* Under LRU no page stays longer than it takes to fill the room with others. */
+    return life < 1 ? 1 : life > room ? room : life;
+}
+
 void policy_evicts(policy *p, uint64_t key) {
     if (p->rule == POLICY_LRU)
         return;
-    /* The life of a page of worth 1, smoothed over as many evictions as there are pages. */
-    double room = p->live, age = (double)p->now - due_of(key);
-    age = age < 0 ? 0 : age > 8 * room ? 8 * room : age;
-    p->life += (age - p->life) / room;
-    /* Under LRU no page stays longer than it takes to fill the room with others. */
-    p->life = p->life < 1 ? 1 : p->life > room ? room : p->life;
+    p->life = policy_life(p->life, (double)p->now - due_of(key), p->live, p->live);
     p->has_evicted = 1;
 }
 
 void policy_gone(policy *p, uint32_t page) {
     KVT_ASSERT(page >= 1 && page <= p->max_pages && p->live > 0);
     p->live--;
-    if (p->rule == POLICY_WORTH)
-        remember(p, &p->marks[page]);
+    if (p->rule == POLICY_LRU)
+        return;
+    p->live_by_zeros[zeros_at_end(p->marks[page].hash)]--;
+    remember(p, &p->marks[page]);
 }
 
 void policy_see(const policy *p, policy_look *ret_look) {

@@ -16,15 +16,18 @@
  * of worth 1 stays as long as under LRU; one of worth w stays w times as long, 0 to 4. If all kinds
  * are alike this is LRU, page for page.
  *
- * Whether that pays is counted: prefixes of the sample that were found and that LRU would have let
- * go, and those that it would have kept (it keeps as many as fit of those asked for last, which the
- * sample tells) and that were gone. When the second are more than the first, worths are drawn
- * towards 1 by the square of the ratio, and at the end it is LRU again.
+ * Whether that pays is counted on a sample of prefixes: what the worths would keep of it and what
+ * LRU would keep are both followed (shadows), whatever is kept in fact. At first this is LRU; as
+ * prefixes come again that only the worths would have kept, more than those that only LRU would
+ * have kept, worths are trusted, in full at about twice as many. They are no longer when that
+ * turns, nor when what is found in fact falls behind LRU's shadow. With little to go by (a cache
+ * that hardly ever evicts, a short run) it stays LRU: what worths would have gained is lost then.
  *
  * What it remembers is bounded: eight bytes a page; a table of what was evicted, so that a prefix
  * that comes back is not taken for a new one (8 to 16 bytes a page); and a sample of at most 16,384
- * prefixes, evicted ones too, from which the worths are learned. Prefixes are compared there by
- * 32-bit hashes: a chance match keeps a page too long or too short, and decides nothing else.
+ * prefixes, evicted ones too, from which the worths are learned, and its two shadows (450 KiB
+ * together). Prefixes are compared there by 32-bit hashes: a chance match keeps a page too long or
+ * too short, and decides nothing else.
  *
  * Pages that take fewer bytes stay longer in proportion, and the deeper of two equals goes first.
  * Sharing between clients needs no word of its own: who shares a prefix asks for it.
@@ -67,7 +70,8 @@ typedef enum policy_use_flags {
     POLICY_LAST = 2,  /* the last page of the request */
 } policy_use_flags;
 
-/* The request uses this page. Returns the page's key from now on. */
+/* The request uses this page. Returns the page's key from now on. Of a page of the sample this is
+ * O(log sample). */
 uint64_t policy_use(policy *p, uint32_t page, unsigned flags);
 
 /* policy_use of this page comes soon: asks the processor for what it will look at. Changes nothing.

@@ -27,8 +27,8 @@ enum {
     LEARN_LEAST = 64,
 };
 static const double max_worth = 4;
-static const double unsure = 0.25; /* of LRU's life, which is only estimated */
-static const double fade = 0.97;   /* at each learning: what is 8 rooms old counts a third */
+static const double full_trust = 3; /* times (gained - given up) / (both + prior), see weigh */
+static const double fade = 0.97;    /* at each learning: what is 8 rooms old counts a third */
 
 /* What is known before anything was seen: what eight have asked for others will ask for, and a
  * prompt seldom goes on behind its last page just there. */
@@ -57,10 +57,17 @@ static uint32_t age_of(const policy *p, const policy_prefix *prefix) {
     return (uint32_t)p->now - prefix->at;
 }
 
-static void lose(policy *p, policy_prefix *prefix) {
-    p->lost[prefix->kind][bucket(age_of(p, prefix))]++;
+static void forget(policy *p, policy_prefix *prefix) {
+    uint32_t slot = (uint32_t)(prefix - p->sample);
+    policy_shadow_drop(&p->lru, slot);
+    policy_shadow_drop(&p->worths, slot);
     prefix->used = 0;
     p->n_samples--;
+}
+
+static void lose(policy *p, policy_prefix *prefix) {
+    p->lost[prefix->kind][bucket(age_of(p, prefix))]++;
+    forget(p, prefix);
 }
 
 static uint32_t first_slot(uint32_t hash) {
@@ -89,38 +96,120 @@ static policy_prefix *slot_for(policy *p, uint32_t hash) {
     return best;
 }
 
-/* What of it LRU would have had, too: all that was asked for since its life began. */
-static void compare(policy *p, const policy_prefix *prefix, int found) {
-    double age = age_of(p, prefix);
-    if (found && age > p->lru_life * (1 + unsure))
-        p->gained++;
-    else if (!found && age < p->lru_life * (1 - unsure))
-        p->given_up++;
+/* --- does it pay? -------------------------------------------------------------------------------
+ * Both shadows hear of every use and keep as many prefixes as the tree has of the sample. Neither
+ * depends on what is kept in fact: it can be seen that worths would pay while they are not
+ * followed. While LRU is followed its shadow is what is kept in fact, but for pages' sizes.
+ */
+
+static uint32_t due_in_worths(const policy *p, const policy_prefix *prefix, uint32_t from) {
+    double more = p->worths_life * (p->worth[prefix->kind] - 1);
+    more = more > 1 << 30 ? 1 << 30 : more;
+    return from + (uint32_t)(int32_t)more;
 }
+
+/* Until now all was kept, by whatever rule. */
+static void begin_shadows(policy *p) {
+    p->has_shadows = 1;
+    p->worths_life = p->life;
+    p->n_uses = (uint32_t)p->now;
+    for (uint32_t slot = 0; slot < SAMPLE_SLOTS; slot++)
+        if (p->sample[slot].used) {
+            policy_shadow_put(&p->lru, slot, p->sample[slot].at);
+            policy_shadow_put(&p->worths, slot,
+                              due_in_worths(p, &p->sample[slot], p->sample[slot].at));
+        }
+}
+
+static uint32_t sampled_pages(const policy *p) {
+    uint32_t n = 0;
+    for (uint32_t zeros = p->shift; zeros <= 32; zeros++)
+        n += p->live_by_zeros[zeros];
+    return n;
+}
+
+/* A request evicts nothing that it found: what it is compared with is what was kept before it. */
+static void trim(policy *p) {
+    if (p->shadowed == p->requests)
+        return;
+    while (p->lru.n > p->shadow_room)
+        policy_shadow_evict(&p->lru);
+    while (p->worths.n > p->shadow_room) {
+        int32_t age = (int32_t)((uint32_t)p->now - policy_shadow_evict(&p->worths));
+        double n = p->shadow_room ? p->shadow_room : 1;
+        p->worths_life = policy_life(p->worths_life, age, p->live, n);
+    }
+    p->shadowed = p->requests;
+}
+
+static void put(policy *p, const policy_prefix *prefix) {
+    if (!p->has_evicted)
+        return;
+    if (!p->has_shadows)
+        begin_shadows(p);
+    uint32_t slot = (uint32_t)(prefix - p->sample);
+    policy_shadow_put(&p->lru, slot, ++p->n_uses);
+    policy_shadow_put(&p->worths, slot, due_in_worths(p, prefix, (uint32_t)p->now));
+    p->shadow_room = sampled_pages(p);
+}
+
+/* The prior: as much as a 16th of the pages would count, see the top. */
+static double prior_now(const policy *p) {
+    return (double)p->live / PRIOR_SHARE / (double)(1u << p->shift);
+}
+
+/* By what they would do, worths are followed in full when they gain more than twice what they lose,
+ * and half the prior. A shadow knows no tree, so it may promise too much: if in fact they lose more
+ * than they gain, they are followed less, by the square of the ratio. */
+static void weigh(policy *p) {
+    double prior = prior_now(p), all = p->gained + p->given_up + prior;
+    double trust = all > 0 ? full_trust * (p->gained - p->given_up) / all : 0;
+    double ratio = (p->did_gain + prior / 4) / (p->did_give_up + prior / 4);
+    trust = trust < 0 ? 0 : trust > 1 ? 1 : trust;
+    p->trust = ratio < 1 ? trust * ratio * ratio : trust;
+}
+
+/* Weighed at once: time stands still while what is asked for is found. */
+static void compare(policy *p, const policy_prefix *prefix, int found) {
+    if (!p->has_shadows)
+        return;
+    uint32_t slot = (uint32_t)(prefix - p->sample);
+    int lru = policy_shadow_has(&p->lru, slot), worths = policy_shadow_has(&p->worths, slot);
+    p->gained += worths && !lru;
+    p->given_up += lru && !worths;
+    p->did_gain += found && !lru;
+    p->did_give_up += lru && !found;
+    if (lru != worths || lru != found)
+        weigh(p);
+}
+
+/* --- uses ---------------------------------------------------------------------------------------
+ */
 
 void policy_sample(policy *p, uint32_t hash, uint32_t kind, int again, int found) {
     policy_prefix *prefix = slot_for(p, hash);
+    trim(p);
     if (prefix->used && again) {
         prefix->kind = (uint8_t)kind;
+        put(p, prefix);
         return;
     }
-    if (prefix->used)
+    if (prefix->used) {
         compare(p, prefix, found);
-    if (prefix->used)
         p->again[prefix->kind][bucket(age_of(p, prefix))]++;
+    }
     p->n_samples += !prefix->used;
     *prefix =
         (policy_prefix){.hash = hash, .at = (uint32_t)p->now, .kind = (uint8_t)kind, .used = 1};
+    put(p, prefix);
 }
 
 /* Takes every second of what the sample has taken, now and from now on. */
 static void halve_sample(policy *p) {
     uint32_t mask = (2u << p->shift) - 1;
     for (uint32_t i = 0; i < SAMPLE_SLOTS; i++)
-        if (p->sample[i].used && p->sample[i].hash & mask) {
-            p->sample[i].used = 0;
-            p->n_samples--;
-        }
+        if (p->sample[i].used && p->sample[i].hash & mask)
+            forget(p, &p->sample[i]);
     for (uint32_t kind = 0; kind < POLICY_KINDS; kind++)
         for (uint32_t age = 0; age < AGES; age++) {
             p->again[kind][age] /= 2;
@@ -128,6 +217,8 @@ static void halve_sample(policy *p) {
         }
     p->gained /= 2;
     p->given_up /= 2;
+    p->did_gain /= 2;
+    p->did_give_up /= 2;
     p->shift++;
 }
 
@@ -146,33 +237,6 @@ static void count_waiting(policy *p, double waiting[POLICY_KINDS][AGES]) {
         else
             waiting[at->kind][bucket(age_of(p, at))]++;
     }
-}
-
-/* LRU keeps the live pages' number of prefixes that were used last: so old is the oldest of them.
- */
-static void find_lru_life(policy *p, double waiting[POLICY_KINDS][AGES]) {
-    double kept = (double)p->live / (double)(1u << p->shift), seen = 0;
-    uint32_t age = 0;
-    for (; age < AGES - 1; age++) {
-        double here = 0;
-        for (uint32_t kind = 0; kind < POLICY_KINDS; kind++)
-            here += waiting[kind][age];
-        if (here > 0 && seen + here >= kept) {
-            double part = (kept - seen) / here;
-            p->lru_life = bucket_from(age) + part * (bucket_from(age + 1) - bucket_from(age));
-            return;
-        }
-        seen += here;
-    }
-    p->lru_life = UINT32_MAX; /* so little was asked for yet that LRU would have all of it */
-}
-
-/* Worths that lose more than they gain are worth little themselves. */
-static void weigh(policy *p, double prior) {
-    double ratio = (p->gained + prior) / (p->given_up + prior);
-    p->trust = ratio < 1 ? ratio * ratio : 1;
-    p->gained *= fade;
-    p->given_up *= fade;
 }
 
 /* reached[a]: how many of the kind reached age a; half of those that are still waiting or were
@@ -200,13 +264,17 @@ int policy_must_learn(const policy *p) {
 
 void policy_learn(policy *p) {
     double waiting[POLICY_KINDS][AGES], reached[POLICY_KINDS][AGES];
-    double hazard[AGES], prior = (double)p->live / PRIOR_SHARE / (double)(1u << p->shift);
+    double hazard[AGES], prior = prior_now(p);
     memset(waiting, 0, sizeof waiting);
     if (p->n_samples > SAMPLE_SLOTS / 8 * 5)
         halve_sample(p);
     count_waiting(p, waiting);
-    find_lru_life(p, waiting);
-    weigh(p, prior / 4);
+    p->gained *= fade;
+    p->given_up *= fade;
+    p->did_gain *= fade;
+    p->did_give_up *= fade;
+    if (p->has_shadows)
+        weigh(p);
     for (uint32_t kind = 0; kind < POLICY_KINDS; kind++)
         count_reached(p, kind, waiting[kind], reached[kind]);
     for (uint32_t age = 0; age < AGES; age++) {
@@ -271,6 +339,9 @@ kvt_status policy_audit(const policy *p, char *why, size_t why_bytes) {
             return lie(why, why_bytes, "a worth is out of range");
     if (!(p->trust >= 0 && p->trust <= 1))
         return lie(why, why_bytes, "the trust is out of range");
+    if (!policy_shadow_is_sound(&p->lru, p->sample) ||
+        !policy_shadow_is_sound(&p->worths, p->sample))
+        return lie(why, why_bytes, "a shadow keeps what is not in the sample, or not in its order");
     if (!(p->life >= 1))
         return lie(why, why_bytes, "the life is less than a page");
     return KVT_OK;

@@ -29,6 +29,15 @@ typedef struct policy_prefix {
     uint8_t unused[2];
 } policy_prefix;
 
+/* What a rule would keep of the sample if it alone had been followed since the first eviction. */
+typedef struct policy_shadow {
+    uint32_t n;
+    uint32_t
+        key[SAMPLE_SLOTS]; /* of the prefix in the slot: the least goes first, cut to 32 bits */
+    uint16_t heap[SAMPLE_SLOTS];
+    uint16_t place[SAMPLE_SLOTS]; /* 1 + where the slot stands in the heap; 0: it is not kept */
+} policy_shadow;
+
 struct policy {
     policy_rule rule;
     uint32_t max_pages;
@@ -40,11 +49,19 @@ struct policy {
     double worth[POLICY_KINDS];
     int32_t mean_size; /* 256ths of a mark's size */
 
-    /* Does it pay? Sampled prefixes that were found and would not have been under LRU, and the
-     * other way round. Both fade. */
+    /* Does it pay? What LRU and what the worths would keep, whatever is kept. */
+    policy_shadow lru, worths;
+    int has_shadows;            /* nothing differs before the first eviction: they begin then */
+    uint32_t n_uses;            /* of the sample: LRU's keys, cut to 32 bits */
+    double worths_life;         /* `life` in the shadow of the worths */
+    uint64_t shadowed;          /* request of the last use that they heard of */
+    uint32_t shadow_room;       /* pages of the sample in the tree then */
+    uint32_t live_by_zeros[33]; /* pages in the tree by the zeros at the end of their hash */
+    /* Sampled prefixes that came again, not kept by LRU and kept otherwise, or the other way round:
+     * by the worths; in fact. All fade. */
     double gained, given_up;
-    double lru_life; /* what LRU would keep was used less than so many pages ago */
-    double trust;    /* 0 .. 1: how far worths differ from 1 */
+    double did_gain, did_give_up;
+    double trust; /* 0 .. 1: how far worths differ from 1 */
 
     uint32_t shift; /* the lowest bits of a hash that must be 0 for the sample */
     uint32_t n_samples;
@@ -63,6 +80,18 @@ static inline uint32_t policy_kind_of(uint32_t count, int is_last) {
     uint32_t step = count <= 3 ? count - 1 : count < 8 ? 3 : count < 32 ? 4 : 5;
     return 2 * step + (is_last != 0);
 }
+
+/* --- policy.c --- */
+/* The life of a page of worth 1 after one of n went at this age; room: the pages that there are. */
+double policy_life(double life, double age, double room, double n);
+
+/* --- policy_shadow.c: O(log n), and _has O(1) --- */
+int policy_shadow_has(const policy_shadow *s, uint32_t slot);
+void policy_shadow_put(policy_shadow *s, uint32_t slot, uint32_t key);
+void policy_shadow_drop(policy_shadow *s, uint32_t slot);
+uint32_t policy_shadow_evict(policy_shadow *s); /* n > 0; returns the key */
+/* For tests: O(SAMPLE_SLOTS). */
+int policy_shadow_is_sound(const policy_shadow *s, const policy_prefix *sample);
 
 /* --- policy_learn.c --- */
 /* Asks the processor for the slots of this prefix. */
