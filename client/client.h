@@ -356,6 +356,9 @@ kvt_status kvt_spans_join(const kvt_lease *lease, size_t keep_tokens, const kvt_
 size_t kvt_spans_in_front(const kvt_span *spans, size_t n_spans, size_t token);
 /* The list is the lease's from now on. */
 void kvt_spans_set(kvt_lease *lease, kvt_span *spans, uint32_t n);
+/* *ret_words: the caller's; what stands in the tree for these tokens. */
+kvt_status kvt_spans_words(const uint32_t *tokens, size_t n_tokens, const kvt_span *spans,
+                           size_t n_spans, uint32_t **ret_words);
 
 /* --- view.c -------------------------------------------------------------------------------------
  */

@@ -3,6 +3,8 @@
  */
 #include "client/client.h"
 
+#include <stdlib.h>
+
 static uint32_t realm_of(uint32_t realm, const kvt_session *s) {
     return realm ? realm : s->realm;
 }
@@ -73,9 +75,11 @@ static kvt_status pin(kvt_client *c, const pin_args *args, kvt_pin_info *ret_inf
     return status;
 }
 
-kvt_status kvt_pin(kvt_client *client, uint32_t realm, const uint32_t *tokens, size_t n_tokens,
-                   uint32_t ttl_ms, uint64_t max_bytes, kvt_pin_info *ret_info) {
+kvt_status kvt_pin_spans(kvt_client *client, uint32_t realm, const uint32_t *tokens,
+                         size_t n_tokens, const kvt_span *spans, size_t n_spans, uint32_t ttl_ms,
+                         uint64_t max_bytes, kvt_pin_info *ret_info) {
     pin_args args = {realm, ttl_ms, max_bytes, tokens, n_tokens};
+    uint32_t *words = NULL;
     if (!client || !ret_info)
         return kvt_error(KVT_EINVAL, "kvt_pin needs a client and ret_info");
     kvt_status status = kvt_client_enter(client);
@@ -84,10 +88,20 @@ kvt_status kvt_pin(kvt_client *client, uint32_t realm, const uint32_t *tokens, s
     status = check_tokens(tokens, n_tokens);
     if (status == KVT_OK)
         status = check_realm(client, realm);
+    if (status == KVT_OK && n_spans) {
+        status = kvt_spans_words(tokens, n_tokens, spans, n_spans, &words);
+        args.tokens = words;
+    }
     if (status == KVT_OK)
         status = pin(client, &args, ret_info);
+    free(words);
     kvt_client_leave(client);
     return status;
+}
+
+kvt_status kvt_pin(kvt_client *client, uint32_t realm, const uint32_t *tokens, size_t n_tokens,
+                   uint32_t ttl_ms, uint64_t max_bytes, kvt_pin_info *ret_info) {
+    return kvt_pin_spans(client, realm, tokens, n_tokens, NULL, 0, ttl_ms, max_bytes, ret_info);
 }
 
 static void put_unpin(kvt_writer *w, const kvt_session *s, const void *context) {
@@ -164,17 +178,35 @@ static kvt_status check_flush(const kvt_client *c, const flush_args *a) {
     return status;
 }
 
-kvt_status kvt_flush(kvt_client *client, kvt_flush_scope scope, uint32_t realm,
-                     const uint32_t *tokens, size_t n_tokens, kvt_flush_info *ret_info) {
-    flush_args args = {scope, realm, tokens, n_tokens};
+static kvt_status flush_prefix(kvt_client *client, flush_args *args, const kvt_span *spans,
+                               size_t n_spans, kvt_flush_info *ret_info) {
+    uint32_t *words = NULL;
     if (!client || !ret_info)
         return kvt_error(KVT_EINVAL, "kvt_flush needs a client and ret_info");
     kvt_status status = kvt_client_enter(client);
     if (status != KVT_OK)
         return status;
-    status = check_flush(client, &args);
+    status = check_flush(client, args);
+    if (status == KVT_OK && n_spans) {
+        status = kvt_spans_words(args->tokens, args->n_tokens, spans, n_spans, &words);
+        args->tokens = words;
+    }
     if (status == KVT_OK)
-        status = flush(client, &args, ret_info);
+        status = flush(client, args, ret_info);
+    free(words);
     kvt_client_leave(client);
     return status;
+}
+
+kvt_status kvt_flush(kvt_client *client, kvt_flush_scope scope, uint32_t realm,
+                     const uint32_t *tokens, size_t n_tokens, kvt_flush_info *ret_info) {
+    flush_args args = {scope, realm, tokens, n_tokens};
+    return flush_prefix(client, &args, NULL, 0, ret_info);
+}
+
+kvt_status kvt_flush_spans(kvt_client *client, uint32_t realm, const uint32_t *tokens,
+                           size_t n_tokens, const kvt_span *spans, size_t n_spans,
+                           kvt_flush_info *ret_info) {
+    flush_args args = {KVT_FLUSH_PREFIX, realm, tokens, n_tokens};
+    return flush_prefix(client, &args, spans, n_spans, ret_info);
 }

@@ -147,8 +147,7 @@ typedef enum kvt_kind {
  * behind n held tokens only the last W - 1 are needed of such a group, and its older pages are
  * freed on their own. A prefix is held as far as EVERY group has what it needs there: where a
  * prompt ends or turns off in the middle of what was freed, less is held than the groups with full
- * attention have, and whoever computes it again and seals it leaves the window there for the next
- * one.
+ * attention have, and whoever computes and seals it again leaves the window there for the next.
  */
 typedef struct kvt_group {
     uint32_t n_layers;
@@ -156,8 +155,7 @@ typedef struct kvt_group {
 } kvt_group;
 
 /*
- * The shape of a model's KV as ONE RANK holds it. A page is page_tokens tokens of all layers of one
- * group:
+ * The shape of a model's KV as ONE RANK holds it. A page is page_tokens tokens of a group's layers:
  *     part 0: [n_layers][n_kv_heads][page_tokens][head_dim[0]]     (K, or the latent of MLA)
  *     part 1: [n_layers][n_kv_heads][page_tokens][head_dim[1]]     (V, or the rotary part)
  * as 16-bit elements before it is encoded. Both parts of a layer stand next to each other in the
@@ -334,8 +332,7 @@ kvt_status kvt_acquire(kvt_client *client, const uint32_t *tokens, size_t n_toke
  * A run of tokens that stands for an image, a sound, a video: the tokens say nothing of it (they
  * are placeholders), its content does. `hash` is a hash of 128 bits of the content and of whatever
  * else changes its KV (the preprocessing). Two paths with equal tokens share pages of a span only
- * if its hash, its length and its place in the page are equal, too; and text behind it, since a
- * path is all that is in front.
+ * if its hash, its length and its place in the page are equal, too; and likewise text behind it.
  */
 typedef struct kvt_span {
     uint32_t first_token; /* of the path */
@@ -362,8 +359,7 @@ kvt_status kvt_extend_spans(kvt_lease *lease, size_t keep_tokens, const uint32_t
  * Goes on from a lease: its first keep_tokens tokens, then tokens[0 .. n_tokens). Only the new
  * tokens travel. keep_tokens is at most what the lease holds or claims (the larger of held_tokens
  * and claimed_tokens): the daemon does not remember tokens beyond that. The lease itself changes:
- * it names the longer (or other) path afterwards; pages of it that the new path shares stay its own
- * throughout.
+ * it names the longer (or other) path afterwards; pages that the new path shares stay its own.
  *
  * Errors: as kvt_acquire, and KVT_ESTALE. After KVT_ETIMEDOUT and KVT_ECONN it is not known which
  * path the daemon holds: the lease is lost, every later call on it answers KVT_ESTALE. After any
@@ -389,8 +385,7 @@ kvt_status kvt_extend(kvt_lease *lease, size_t keep_tokens, const uint32_t *toke
  * kvt_fork, kvt_wait and kvt_seal tell each rank what is held at that moment. To go on with it,
  * the ranks ask together again: kvt_extend_ranks, with as many tokens as all of them know to be
  * held. When a rank lets go or dies before its part of a claimed page is sealed, nobody can
- * complete it: others who wait for the page are told that nobody computes it, and the group's own
- * are, too.
+ * complete it: others who wait for the page are told that nobody computes it, as are the group's.
  *
  * Spans (kvt_span) are not for ranks: KVT_ENOTSUP.
  *
@@ -533,11 +528,9 @@ kvt_status kvt_encode_group(kvt_lease *lease, size_t page, uint32_t group, const
  * A page that somebody else sealed meanwhile counts as sealed. KVT_OK: all are. Otherwise the
  * status of the first that is not: KVT_EORDER (a page in front is missing), KVT_EFULL,
  * KVT_ECORRUPT, KVT_ESTALE, and those of the connection. The ones before it are sealed.
- *
- * A claim expires when no page of it is sealed for as long as the daemon's claim_ms. Others may
- * compute its pages then, and these may still be sealed; but where somebody else's claim finds no
- * room, places of expired claims are taken, from the end of the path on. Sealing such a page is
- * KVT_EFULL, also of a page that was encoded before; kvt_wait brings claimed_tokens up to date.
+ * When no page of a claim is sealed for the daemon's claim_ms, others may compute its pages, and
+ * where their claims find no room, they take its places from the end of the path on: sealing such a
+ * page is KVT_EFULL, and kvt_wait brings claimed_tokens up to date.
  */
 kvt_status kvt_seal(kvt_lease *lease, size_t *ret_sealed_tokens);
 
@@ -576,9 +569,8 @@ kvt_status kvt_seal(kvt_lease *lease, size_t *ret_sealed_tokens);
  * blocks[t / block_tokens], and that block begins at token blocks[...] * block_stride_tokens of the
  * layout, so that layout addresses mean: part + (block * block_stride_tokens + t % block_tokens) *
  * token_stride_bytes. block_stride_tokens 0 stands for block_tokens. A cache whose blocks are
- * [head][block_tokens][dim] has token_stride_bytes = dim * 2, head_stride_bytes = block_tokens *
- * dim
- * * 2 and block_stride_tokens = n_kv_heads * block_tokens.
+ * [head][block_tokens][dim] has token_stride_bytes = dim * 2, head_stride_bytes =
+ * block_tokens * dim * 2 and block_stride_tokens = n_kv_heads * block_tokens.
  *
  * Errors of all: KVT_ENOTSUP (the arena is in host memory), KVT_EIO (CUDA refuses: kvt_last_error
  * says what), KVT_ENOMEM, KVT_EINVAL, KVT_ESTALE, and those of the calls that they stand for.
@@ -609,13 +601,11 @@ kvt_status kvt_encode_device(kvt_lease *lease, size_t first_page, size_t n_pages
  * tokens [first_token, first_token + n_tokens) where they stand in the arena. Their headers are
  * looked at on the stream; the caller's own kernels, behind that in the same stream, use the device
  * functions of kernels/page_device.cuh and unit_device.cuh, which are installed under
- * include/kvtrunk and decode a group of elements of any codec. tests/cuda/engine.cu is a whole
- * example.
+ * include/kvtrunk and decode a group of elements of any codec. tests/cuda/engine.cu is an example.
  *
  * What is returned stays until the next call on the lease that waits for its work; that waits for
  * all that is in the stream by then. As with kvt_decode_device, what the kernels computed counts
- * once kvt_sync or kvt_release has said KVT_OK; a page that is not right has status != 0 and no
- * rows.
+ * once kvt_sync or kvt_release has said KVT_OK; one that is not right has status != 0, no rows.
  */
 typedef struct kvt_device_pages {
     const void *pages; /* kvt_cuda_page[n_pages], device memory, in the order of the path */
@@ -791,6 +781,11 @@ typedef struct kvt_pin_info {
 kvt_status kvt_pin(kvt_client *client, uint32_t realm, const uint32_t *tokens, size_t n_tokens,
                    uint32_t ttl_ms, uint64_t max_bytes, kvt_pin_info *ret_info);
 
+/* The same of a prompt with spans (kvt_acquire_spans). A span may go on behind the tokens. */
+kvt_status kvt_pin_spans(kvt_client *client, uint32_t realm, const uint32_t *tokens,
+                         size_t n_tokens, const kvt_span *spans, size_t n_spans, uint32_t ttl_ms,
+                         uint64_t max_bytes, kvt_pin_info *ret_info);
+
 /* Ends a pin of the caller's tenant, whoever made it. Its pages then go as all others do.
  * KVT_ENOENT: there is none of this number (any more). */
 kvt_status kvt_unpin(kvt_client *client, uint64_t pin);
@@ -826,6 +821,13 @@ typedef struct kvt_flush_info {
  */
 kvt_status kvt_flush(kvt_client *client, kvt_flush_scope scope, uint32_t realm,
                      const uint32_t *tokens, size_t n_tokens, kvt_flush_info *ret_info);
+
+/* As kvt_flush with KVT_FLUSH_PREFIX, of a prompt with spans, which may go on behind the tokens.
+ * Token lists of reports and events have the numbers that stand for spans in the tree: kvt_flush
+ * and kvt_pin take such a list as it is. */
+kvt_status kvt_flush_spans(kvt_client *client, uint32_t realm, const uint32_t *tokens,
+                           size_t n_tokens, const kvt_span *spans, size_t n_spans,
+                           kvt_flush_info *ret_info);
 
 /* ------------------------------------------------------------------------------------------------
  * Tiers: the arena, the host's memory, the disk

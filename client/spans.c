@@ -67,3 +67,25 @@ void kvt_spans_set(kvt_lease *lease, kvt_span *spans, uint32_t n) {
     lease->spans = spans;
     lease->n_spans = n;
 }
+
+kvt_status kvt_spans_words(const uint32_t *tokens, size_t n_tokens, const kvt_span *spans,
+                           size_t n_spans, uint32_t **ret_words) {
+    *ret_words = NULL;
+    kvt_status status = kvt_spans_check(spans, n_spans, 0, KVT_MAX_REQUEST_TOKENS);
+    if (status != KVT_OK)
+        return status;
+    uint32_t *words = kvt_memory_get(n_tokens * sizeof *words);
+    if (!words)
+        return kvt_error_plain(KVT_ENOMEM);
+    memcpy(words, tokens, n_tokens * sizeof *words);
+    for (size_t i = 0; i < n_spans; i++) {
+        kvt_wire_span span = {spans[i].first_token, spans[i].n_tokens, {0}};
+        memcpy(span.hash, spans[i].hash, sizeof span.hash);
+        for (uint32_t at = 0; at < span.n_tokens && span.first_token + at < n_tokens; at++) {
+            uint32_t *word = &words[span.first_token + at];
+            *word = kvt_wire_span_word(&span, at, *word);
+        }
+    }
+    *ret_words = words;
+    return KVT_OK;
+}

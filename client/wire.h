@@ -523,6 +523,8 @@ uint32_t kvt_wire_get_u32(const uint8_t *array, size_t i);
 uint64_t kvt_wire_get_u64(const uint8_t *array, size_t i);
 void kvt_wire_get_page(const uint8_t *pages, size_t i, kvt_wire_page *ret);
 void kvt_wire_get_span(const uint8_t *spans, size_t i, kvt_wire_span *ret);
+/* What stands in the tree for the token of a span, `at` tokens from its begin. */
+uint32_t kvt_wire_span_word(const kvt_wire_span *span, uint32_t at, uint32_t token);
 void kvt_wire_get_run(const uint8_t *runs, size_t i, kvt_wire_run *ret);
 void kvt_wire_get_seal_page(const uint8_t *pages, size_t i, kvt_seal_page *ret);
 /* Copies n_tokens tokens out of a message. */

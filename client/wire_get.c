@@ -357,3 +357,18 @@ void kvt_wire_get_seal_page(const uint8_t *pages, size_t i, kvt_seal_page *ret) 
     ret->bytes = kvt_wire_take_u32(&r);
     ret->offset = kvt_wire_take_u64(&r);
 }
+
+static uint32_t mix32(uint64_t h) {
+    h ^= h >> 32;
+    h *= UINT64_C(0xd6e8feb86659fd93);
+    h ^= h >> 32;
+    h *= UINT64_C(0xd6e8feb86659fd93);
+    return (uint32_t)(h ^ (h >> 32));
+}
+
+uint32_t kvt_wire_span_word(const kvt_wire_span *span, uint32_t at, uint32_t token) {
+    uint64_t half[2];
+    memcpy(half, span->hash, sizeof half);
+    half[0] ^= (uint64_t)span->n_tokens << 32 | token;
+    return mix32(half[0] ^ ((half[1] + at) * UINT64_C(0x9e3779b97f4a7c15)));
+}

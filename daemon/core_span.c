@@ -7,30 +7,16 @@
  * place page     [              mark: where each span stands in it, and its content's 128 bits ]
  *
  * In the tree each token of a span stands as a number mixed from its content's hash, its place in
- * the span, the span's length and itself, so paths part where contents do. Those 32 bits only find:
- * what decides is the mark of the page, which is compared for each page of a match. Text in front
- * of a span in a page is shared as any other; the rest of that page is shared whole or not at all.
+ * the span, the span's length and itself (kvt_wire_span_word), so paths part where contents do.
+ * Those 32 bits only find: what decides is the mark of the page, which is compared for each page of
+ * a match. Text in front of a span in a page is shared as any other; the rest of that page is
+ * shared whole or not at all.
  *
  * A page with a mark is not written to disk, where a page is known by its tokens alone.
  */
 #include "daemon/core_state.h"
 
 #include <string.h>
-
-static uint32_t mix32(uint64_t h) {
-    h ^= h >> 32;
-    h *= UINT64_C(0xd6e8feb86659fd93);
-    h ^= h >> 32;
-    h *= UINT64_C(0xd6e8feb86659fd93);
-    return (uint32_t)(h ^ (h >> 32));
-}
-
-static uint32_t key_of(const kvt_wire_span *span, uint32_t at, uint32_t token) {
-    uint64_t half[2];
-    memcpy(half, span->hash, sizeof half);
-    half[0] ^= (uint64_t)span->n_tokens << 32 | token;
-    return mix32(half[0] ^ ((half[1] + at) * UINT64_C(0x9e3779b97f4a7c15)));
-}
 
 /* --- of the request -----------------------------------------------------------------------------
  */
@@ -52,7 +38,8 @@ int spans_take(core *c, const kvt_acquire_req *req, uint32_t before, uint32_t n_
         for (uint32_t at = span->first_token < before + n_kept ? before + n_kept
                                                                : span->first_token;
              at < end; at++)
-            c->tokens[at - before] = key_of(span, at - span->first_token, c->tokens[at - before]);
+            c->tokens[at - before] =
+                kvt_wire_span_word(span, at - span->first_token, c->tokens[at - before]);
     }
     return 1;
 }

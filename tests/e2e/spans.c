@@ -142,6 +142,38 @@ static void conversation(e2e_worker *w) {
     CHECK_EQ(held_of(w, tokens, NEXT, &image, 1, seen), NEXT);
 }
 
+/* A prompt is forgotten, and kept, by its own tokens and spans, wherever the prefix ends; another
+ * image's is not touched, nor is anything by the tokens alone. */
+static void flush_and_pin(e2e_worker *w) {
+    static const uint32_t lengths[] = {5, 12, 16, 17, 40, N};
+    uint32_t tokens[E2E_MAX_TOKENS], seen[E2E_MAX_TOKENS], seen_other[E2E_MAX_TOKENS];
+    kvt_flush_info flushed;
+    kvt_pin_info pinned;
+    kvt_span other = make(2, 4, 8, tokens, seen_other), span = make(1, 4, 8, tokens, seen);
+    flush(w);
+    fill(w, tokens, N, &other, 1, seen_other);
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        uint32_t n = lengths[i], left = n <= PAGE ? 4 : (n - 1) / PAGE * PAGE;
+        fill(w, tokens, N, &span, 1, seen);
+        CHECK_EQ(kvt_flush(w->client, KVT_FLUSH_PREFIX, 0, tokens, n, &flushed), KVT_OK);
+        CHECK_EQ(flushed.pages, 0);
+        CHECK_EQ(kvt_pin(w->client, 0, tokens, n, 0, 0, &pinned), KVT_OK);
+        CHECK(pinned.pinned_tokens <= 4);
+        CHECK_EQ(kvt_unpin(w->client, pinned.pin), KVT_OK);
+        CHECK_EQ(kvt_pin_spans(w->client, 0, tokens, n, &span, 1, 0, 0, &pinned), KVT_OK);
+        CHECK_EQ(pinned.pinned_tokens, n);
+        CHECK_EQ(held_of(w, tokens, N, &span, 1, seen), N);
+        CHECK_EQ(kvt_flush_spans(w->client, 0, tokens, n, &span, 1, &flushed), KVT_OK);
+        CHECK_EQ(flushed.pages, 9 - (n - 1) / PAGE);
+        CHECK_EQ(flushed.pins, 1);
+        CHECK_EQ(held_of(w, tokens, N, &span, 1, seen), left);
+        CHECK_EQ(held_of(w, tokens, N, &other, 1, seen_other), N);
+    }
+    other.first_token = 3; /* overlaps */
+    kvt_span both[2] = {span, other};
+    CHECK_EQ(kvt_flush_spans(w->client, 0, tokens, N, both, 2, &flushed), KVT_EINVAL);
+}
+
 int main(void) {
     e2e_daemon d = {0};
     e2e_worker w;
@@ -151,6 +183,7 @@ int main(void) {
     images_part_prompts(&w);
     two_images(&w);
     conversation(&w);
+    flush_and_pin(&w);
     CHECK_EQ(e2e_count(&d, "pages_pinned"), 0);
     e2e_worker_close(&w);
     e2e_finish(&d);
