@@ -11,7 +11,7 @@
         .help = "give up after so long (600000)"                                                   \
     }
 
-/* Reads the options that these commands share, and connects. */
+/* Reads the options that these commands share, and connects. ret_wait_ms NULL: nothing waits. */
 static int begin(const tool_command *self, int argc, char **argv, const char *name, int *ret_json,
                  uint64_t *ret_wait_ms, kvt_client **ret_client) {
     const char *socket = NULL;
@@ -21,8 +21,9 @@ static int begin(const tool_command *self, int argc, char **argv, const char *na
         {.name = "json", .flag = ret_json, .help = "one JSON object"},
         {.name = "socket", .value = "PATH", .text = &socket, .help = TOOL_SOCKET_HELP},
         {0}};
-    *ret_wait_ms = 600000;
-    int code = tool_options(self, argc, argv, options, NULL, 0, &n);
+    if (ret_wait_ms)
+        *ret_wait_ms = 600000;
+    int code = tool_options(self, argc, argv, ret_wait_ms ? options : options + 1, NULL, 0, &n);
     return code == TOOL_OK ? tool_connect(socket, name, ret_client) : code;
 }
 
@@ -101,8 +102,7 @@ static void print_use(const cJSON *disk) {
 static int run_compact(const tool_command *self, int argc, char **argv) {
     kvt_client *client = NULL;
     char *text = NULL;
-    uint64_t wait_ms;
-    int json = 0, code = begin(self, argc, argv, "kvtrunk compact", &json, &wait_ms, &client);
+    int json = 0, code = begin(self, argc, argv, "kvtrunk compact", &json, NULL, &client);
     if (code != TOOL_OK)
         return code;
     kvt_status status = kvt_status_json(client, &text);
