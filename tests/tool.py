@@ -97,6 +97,7 @@ def usage():
             ("one argument too many", ["replay", "a", "b"]),
             ("one argument too many", ["status", "a"]),
             ("no such option", ["status", "--jsn"]),
+            ("no such option", ["compact", "--wait", "1"]),
             ("takes no value", ["status", "--json=1"]),
             ("a value is needed", ["tree", "--lines"]),
             ("a number from 1 to", ["tree", "--lines", "0"]),
