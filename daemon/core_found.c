@@ -107,15 +107,13 @@ void found_pins_of(const core *c, uint32_t *pins, uint8_t *claimed) {
 static void erase_record(core *c, const core_found *found) {
     tiers *t = c->tiers;
     const core_record *r = found->record;
-    if (t->n_erase == t->max_pages)
-        return; /* it stays, and is found again at the next start */
-    t->disk_used += found->disk_bytes;
-    t->erase[(t->first_erase + t->n_erase++) % t->max_pages] =
-        (tier_erase){.key = r->key,
-                     .serial = r->serial,
-                     .depth = r->depth,
-                     .slot = r->slot,
-                     .bytes = (uint32_t)found->disk_bytes};
+    tier_erase e = {.key = r->key,
+                    .serial = r->serial,
+                    .depth = r->depth,
+                    .slot = r->slot,
+                    .bytes = (uint32_t)found->disk_bytes};
+    if (erase_push(t, &e)) /* else it stays, and is found again at the next start */
+        t->disk_used += found->disk_bytes;
 }
 
 static void remember(core *c, page_handle page, const core_record *record, uint32_t bytes,

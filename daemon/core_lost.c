@@ -103,10 +103,8 @@ void core_disk_lost(core *c) {
     tiers *t = c->tiers;
     if (!t || !c->config.disk_bytes)
         return;
-    for (uint32_t i = 0; i < t->n_erase; i++)
-        t->disk_used -= t->erase[(t->first_erase + i) % t->max_pages].bytes;
-    t->n_erased += t->n_erase;
-    t->n_erase = 0;
+    while (t->n_erase > 0)
+        erase_pop(t);
     t->disk_full = t->disk_stuck = 0;
     t->disk_limit = c->config.disk_bytes;
     for (uint32_t i = 0; i < t->max_pages; i++) {

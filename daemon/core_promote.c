@@ -222,6 +222,8 @@ static void read_done(core *c, core_copy *copy) {
         tier_set_host(c, copy->page, copy->frame);
         tier_of(c, copy->page)->read_at = ++c->tiers->moves;
         tier_placed(c, copy->page);
+        if (tier_of(c, copy->page)->flags & TIER_NO_DISK) /* flushed meanwhile */
+            tier_withdraw(c, entry->node);
         c->counts.pages_read++;
         return;
     }

@@ -217,17 +217,18 @@ static void set_record_bytes(core *c, page_handle page, uint32_t bytes) {
     c->tiers->disk_used += tier_charge(at);
 }
 
-static void write_add(core *c, core_job *job, page_handle page, uint32_t in_job) {
+/* What is to be written. Its parent's key is known also while that is in the same job. */
+static void written_record(core *c, page_handle page, uint32_t in_job, core_record *ret_record) {
+    record_of(c, page, ret_record);
+    ret_record->serial = 0;
+    ret_record->parent_in_job = in_job;
+    if (in_job)
+        ret_record->parent_serial = 0;
+}
+
+static void write_add(core *c, core_job *job, page_handle page, const core_record *record) {
     tier_page *at = tier_of(c, page);
-    core_record *record = &job->records[job->n_copies];
-    record_of(c, page, record);
-    record->serial = 0;
-    record->parent_in_job = in_job;
-    if (in_job) {
-        record->parent = job->records[in_job - 1].key;
-        record->parent_serial = 0;
-        record->key = tier_key_child(&record->parent, at->slot, record->tokens, record->n_tokens);
-    }
+    job->records[job->n_copies] = *record;
     /* Until a record that is there has been replaced, the larger of the two counts. */
     if (!(at->flags & TIER_CHARGED) || at->record_bytes < at->bytes)
         set_record_bytes(c, page, at->bytes);
@@ -252,13 +253,16 @@ static void write_start(core *c) {
             break;
         page_handle page = page_at(c->pages, index);
         const tier_page *at = &t->pages[index];
+        core_record record;
         int may = may_write(c, job, page, &in_job);
         if (may < 0) {
             tier_set_flags(c, page, TIER_NO_DISK, 0);
             tier_placed(c, page);
             continue;
         }
-        if (may == 0 || at->flags & TIER_BUSY) {
+        if (may > 0)
+            written_record(c, page, in_job, &record);
+        if (may == 0 || at->flags & TIER_BUSY || key_is_leaving(t, &record.key)) {
             order_put(t->host_dirty, index, ++t->sequence);
             continue;
         }
@@ -275,7 +279,7 @@ static void write_start(core *c) {
             job = tier_job(c, CORE_JOB_WRITE, at->realm);
         if (!job)
             break;
-        write_add(c, job, page, in_job);
+        write_add(c, job, page, &record);
     }
     t->disk_stuck &= !job;
     if (t->disk_stuck) {
@@ -372,10 +376,7 @@ static void erase_done(core *c, const core_job *job) {
             c->counts.tier_errors++;
             return;
         }
-        t->disk_used -= t->erase[t->first_erase].bytes;
-        t->first_erase = (t->first_erase + 1) % t->max_pages;
-        t->n_erase--;
-        t->n_erased++;
+        erase_pop(t);
         t->disk_full = t->disk_stuck = 0;
     }
 }

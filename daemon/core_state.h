@@ -219,6 +219,7 @@ enum {
     TIER_NO_DISK = 1 << 6,
     TIER_KNOWN = 1 << 7,   /* the page was sealed; without it nothing else here counts */
     TIER_COOLING = 1 << 8, /* a job is at it, too */
+    TIER_LEAVING = 1 << 9, /* its record, or the one being written, will be erased: in `leaving` */
     TIER_CHARGED = TIER_ON_DISK | TIER_WRITING | TIER_STALE_RECORD, /* counts in disk_used */
     TIER_BUSY = TIER_GOING_DOWN | TIER_GOING_UP | TIER_WRITING | TIER_READING | TIER_COOLING,
 };
@@ -263,8 +264,14 @@ typedef struct tiers {
     uint32_t n_jobs;
     uint32_t *host_page; /* scratch [max_host_frames]: index + 1 */
 
-    tier_erase *erase;  /* ring [max_pages] */
-    uint64_t n_erased;  /* of the ring, ever */
+    tier_erase *erase; /* ring [max_pages] */
+    uint64_t n_erased; /* of the ring, ever */
+    /* By key, so many records that are to go: those of the ring, and of pages TIER_LEAVING. A page
+     * is not written while one with its key is: the write would take over the serial of the record
+     * that stands there, and the erasure would then mean the new one. Keys that share a place only
+     * wait for each other. */
+    uint32_t *leaving;
+    uint32_t leaving_mask;
     uint64_t n_started; /* jobs, ever: each has its number */
     uint32_t first_erase, n_erase;
     uint64_t disk_used; /* by records that are there, being written or not erased yet */
@@ -697,7 +704,12 @@ void tier_placed(core *c, page_handle page);  /* a copy came or went: list it an
 void tier_held(core *c, radix_node node);     /* from now on */
 void tier_unlist(core *c, page_handle page);  /* it leaves the tree */
 void tier_withdraw(core *c, radix_node node); /* from the disk, now and for good */
-void tier_forget(core *c, uint32_t index);    /* it is gone, and so are its copies */
+/* The record is to be erased; 0: there is no place for that. Until it has been, nothing is written
+ * under its key. */
+int erase_push(tiers *t, const tier_erase *e);
+void erase_pop(tiers *t); /* the first */
+int key_is_leaving(const tiers *t, const tier_key *key);
+void tier_forget(core *c, uint32_t index); /* it is gone, and so are its copies */
 void tier_set_host(core *c, page_handle page, uint32_t frame);
 void tier_drop_host(core *c, page_handle page);
 void tier_set_flags(core *c, page_handle page, uint32_t set, uint32_t clear);

@@ -88,11 +88,13 @@ static kvt_status open_disk(tiers *t) {
     while (places < t->max_pages && places < 1u << 31)
         places *= 2;
     t->erase = calloc(t->max_pages, sizeof *t->erase);
+    t->leaving = calloc((size_t)places * 2, sizeof *t->leaving);
+    t->leaving_mask = places * 2 - 1;
     t->found = calloc((size_t)places * 2, sizeof *t->found);
     t->found_mask = places * 2 - 1;
     t->open = calloc(t->max_pages, sizeof *t->open);
     t->disk_up = 1;
-    return t->erase && t->found && t->open ? KVT_OK : KVT_ENOMEM;
+    return t->erase && t->leaving && t->found && t->open ? KVT_OK : KVT_ENOMEM;
 }
 
 kvt_status tiers_open(core *c) {
@@ -134,12 +136,52 @@ void tiers_close(tiers *t) {
     free(t->host_page);
     free(t->host_memory);
     free(t->erase);
+    free(t->leaving);
     free(t->found);
     free(t->open);
     free(t->jobs);
     free(t->copies);
     free(t->records);
     free(t);
+}
+
+/* --- records that are to go -------------------------------------------------------------------
+ */
+
+static uint32_t *leaving_place(const tiers *t, const tier_key *key) {
+    uint64_t hash;
+    memcpy(&hash, key->at, sizeof hash);
+    return &t->leaving[hash & t->leaving_mask];
+}
+
+int key_is_leaving(const tiers *t, const tier_key *key) {
+    return *leaving_place(t, key) > 0;
+}
+
+/* `leaving` counts for a page that has a record, or will have one that nobody wants any more. */
+static void set_leaving(tiers *t, tier_page *at, int leaving) {
+    if (leaving == ((at->flags & TIER_LEAVING) != 0) || (leaving && !(at->flags & TIER_CHARGED)))
+        return;
+    at->flags ^= TIER_LEAVING;
+    *leaving_place(t, &at->key) += leaving ? 1 : UINT32_MAX;
+}
+
+int erase_push(tiers *t, const tier_erase *e) {
+    if (t->n_erase == t->max_pages)
+        return 0;
+    t->erase[(t->first_erase + t->n_erase++) % t->max_pages] = *e;
+    ++*leaving_place(t, &e->key);
+    return 1;
+}
+
+void erase_pop(tiers *t) {
+    const tier_erase *e = &t->erase[t->first_erase];
+    KVT_ASSERT(t->n_erase > 0 && key_is_leaving(t, &e->key));
+    --*leaving_place(t, &e->key);
+    t->disk_used -= e->bytes;
+    t->first_erase = (t->first_erase + 1) % t->max_pages;
+    t->n_erase--;
+    t->n_erased++;
 }
 
 /* --- where a page is ---------------------------------------------------------------------------
@@ -282,6 +324,7 @@ void tier_unlist(core *c, page_handle page) {
     if (!t)
         return;
     t->n_absent -= entry->state == PAGE_SEALED && entry->frame == PAGE_NO_FRAME;
+    set_leaving(t, tier_of(c, page), 1); /* jobs may hold it for some time yet */
     order_remove(t->host_clean, index);
     order_remove(t->host_dirty, index);
 }
@@ -317,13 +360,12 @@ void tier_set_flags(core *c, page_handle page, uint32_t set, uint32_t clear) {
 
 /* The page's record is to go; what it takes is free when it has gone. */
 static void push_erase(tiers *t, const tier_page *at) {
-    KVT_ASSERT(t->n_erase < t->max_pages);
-    t->erase[(t->first_erase + t->n_erase++) % t->max_pages] =
-        (tier_erase){.key = at->key,
-                     .serial = at->serial,
-                     .depth = at->depth,
-                     .slot = at->slot,
-                     .bytes = (uint32_t)tier_charge(at)};
+    int has_place = erase_push(t, &(tier_erase){.key = at->key,
+                                                .serial = at->serial,
+                                                .depth = at->depth,
+                                                .slot = at->slot,
+                                                .bytes = (uint32_t)tier_charge(at)});
+    KVT_ASSERT(has_place);
 }
 
 static void withdraw_page(core *c, page_handle page) {
@@ -338,7 +380,9 @@ static void withdraw_page(core *c, page_handle page) {
         push_erase(t, at);
         tier_set_flags(c, page, 0, TIER_ON_DISK | TIER_STALE_RECORD);
         t->disk_used += bytes;
+        set_leaving(t, at, 0);
     }
+    set_leaving(t, at, 1); /* of what is being written, or is nowhere else */
     tier_placed(c, page);
 }
 
@@ -362,6 +406,7 @@ void tier_forget(core *c, uint32_t index) {
         push_erase(t, at);
         t->n_disk -= (at->flags & TIER_ON_DISK) != 0; /* disk_used: when it is erased */
     }
+    set_leaving(t, at, 0);
     *at = (tier_page){0};
 }
 
@@ -433,10 +478,21 @@ static const char *page_fault(const core *c, uint32_t index, const page_entry *e
     return NULL;
 }
 
+/* Every record that is to go is counted, and nothing else is. */
+static int leaving_right(const tiers *t, uint32_t n_pages) {
+    uint64_t n = (uint64_t)n_pages + t->n_erase;
+    for (uint32_t i = 0; t->leaving && i <= t->leaving_mask; i++)
+        n -= t->leaving[i];
+    for (uint32_t i = 0; i < t->max_pages; i++)
+        if (t->pages[i].flags & TIER_LEAVING && !key_is_leaving(t, &t->pages[i].key))
+            return 0;
+    return n == 0;
+}
+
 kvt_status tiers_audit(const core *c, char *why, size_t why_bytes) {
     const tiers *t = c->tiers;
     const order *const orders[] = {t->host_clean, t->host_dirty};
-    uint32_t n_absent = 0, n_host = 0, n_disk = 0;
+    uint32_t n_absent = 0, n_host = 0, n_disk = 0, n_leaving = 0;
     uint64_t disk_used = 0;
     kvt_status status = frames_audit(t->host, why, why_bytes);
     for (int i = 0; i < 2 && status == KVT_OK; i++)
@@ -449,12 +505,16 @@ kvt_status tiers_audit(const core *c, char *why, size_t why_bytes) {
             status = kvt_say(why, why_bytes, KVT_EINTERNAL, "page %u: %s", i, fault);
         n_host += t->pages[i].flags & TIER_KNOWN && t->pages[i].host_frame != PAGE_NO_FRAME;
         n_disk += (t->pages[i].flags & TIER_ON_DISK) != 0;
+        n_leaving += (t->pages[i].flags & TIER_LEAVING) != 0;
         disk_used += tier_charge(&t->pages[i]);
         n_absent += entry && entry->node != RADIX_NONE && entry->state == PAGE_SEALED &&
                     entry->frame == PAGE_NO_FRAME;
     }
     for (uint32_t i = 0; i < t->n_erase; i++)
         disk_used += t->erase[(t->first_erase + i) % t->max_pages].bytes;
+    if (status == KVT_OK && !leaving_right(t, n_leaving))
+        status = kvt_say(why, why_bytes, KVT_EINTERNAL,
+                         "records that are to go are not those that are waited for");
     frames_counts places;
     frames_count(t->host, &places);
     if (status == KVT_OK &&

@@ -2,6 +2,7 @@
  * disk.c - the simulated disk: records that outlive daemons, under the rules of the real one
  * (daemon/disk.h): a key finds, everything is compared, a parent is there before its child.
  */
+#include "daemon/core_state.h"
 #include "tests/check.h"
 #include "tests/sim/world.h"
 
@@ -39,19 +40,20 @@ static kvt_status write_one(sim_world *w, const core_job *job, core_copy *copy, 
         if (!parent || parent->name.serial != name->parent_serial)
             return KVT_EORDER;
     }
-    sim_record *r = find(w, &name->key);
+    sim_record *r = find(w, &name->key), *other = w->records;
     if (r && !same_page(r, job, name))
         return KVT_EEXIST;
+    while (!r && other < w->records + SIM_MAX_RECORDS && other->used)
+        other++;
+    if (other == w->records + SIM_MAX_RECORDS || sim_chance(w, 20))
+        return KVT_EFULL; /* what stands there stays */
     if (r) {
         name->serial = r->name.serial;
         drop(r);
     } else {
         name->serial = ++w->last_serial;
     }
-    for (r = w->records; r < w->records + SIM_MAX_RECORDS && r->used;)
-        r++;
-    if (r == w->records + SIM_MAX_RECORDS || sim_chance(w, 20))
-        return KVT_EFULL;
+    r = r ? r : other;
     *r = (sim_record){.used = 1, .name = *name, .n_bytes = copy->bytes, .rows = copy->rows};
     r->bytes = malloc(copy->bytes);
     CHECK(r->bytes && copy->from_offset + copy->bytes <= w->config.host_bytes);
@@ -86,6 +88,7 @@ static kvt_status erase_one(sim_world *w, const core_record *name) {
 }
 
 void sim_disk_run(sim_world *w, core_job *job) {
+    w->disk_is_as_checked = 0;
     int is_down = sim_chance(w, 20);
     if (is_down)
         sim_push(w, (sim_event){.kind = EVENT_DISK_UP}, 2000);
@@ -112,9 +115,32 @@ void sim_disk_run(sim_world *w, core_job *job) {
         w->scan_depth = w->scan_at = 0;
     if (sim_chance(w, is_down ? 300 : 25)) {
         sim_disk_close(w);
+        w->lost_serial = w->last_serial;
         core_disk_lost(w->core);
         w->n.lost++;
     }
+}
+
+static void check_page(void *context, page_handle page, const page_entry *entry) {
+    sim_world *w = context;
+    const tier_page *at = tier_of(w->core, page);
+    /* A reader may have found it damaged, and has not said so yet. */
+    if (entry->node == RADIX_NONE || at->flags & TIER_READING || !(at->flags & TIER_ON_DISK) ||
+        at->serial <= w->lost_serial)
+        return;
+    const sim_record *r = find(w, &at->key);
+    if (!r || r->name.serial != at->serial)
+        sim_fail(w, "the core has page %u (%u deep) on disk with serial %llu; the disk has %s",
+                 (uint32_t)page, at->depth, (unsigned long long)at->serial,
+                 r ? "another under its key" : "nothing under its key");
+}
+
+/* What the core believes is on disk is there. Only what was lost with all of it may be missing. */
+void sim_disk_check(sim_world *w) {
+    if (w->disk_is_as_checked || !w->core->tiers)
+        return;
+    page_table_each(w->core->pages, check_page, w);
+    w->disk_is_as_checked = 1;
 }
 
 /* --- the scan ----------------------------------------------------------------------------------

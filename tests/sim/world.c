@@ -201,6 +201,7 @@ void sim_world_audit(sim_world *w) {
     if (core_audit(w->core, why, sizeof why) != KVT_OK)
         sim_fail(w, "audit: %s", why);
     check_quotas(w);
+    sim_disk_check(w);
     sim_keep_check(w);
     sim_mirror_check(w);
 }

@@ -310,6 +310,8 @@ struct sim_world {
     uint8_t *host; /* of the running daemon */
     sim_record records[SIM_MAX_RECORDS];
     uint64_t last_serial, old_serial; /* ever; and before this daemon */
+    int disk_is_as_checked;           /* since then nothing was done to it */
+    uint64_t lost_serial;             /* the last before the disk lost all */
     uint32_t scan_depth, scan_at;     /* where the scan is */
     int scanning;
     kvt_page_shape shapes[SIM_MAX_GROUPS];
@@ -383,6 +385,7 @@ void sim_core_kill(sim_world *w);
 void sim_job_run(sim_world *w, core_job *job);
 
 /* disk.c: the lower tiers */
+void sim_disk_check(sim_world *w);
 void sim_disk_run(sim_world *w, core_job *job);
 void sim_disk_start(sim_world *w); /* of a daemon: the scan begins */
 void sim_disk_scan(sim_world *w);
