@@ -119,8 +119,8 @@ void sim_job_run(sim_world *w, core_job *job) {
 }
 
 static void push_job(sim_world *w, core_job *job, sim_event_kind kind) {
-    sim_push(w, (sim_event){.kind = kind, .job = job},
-             sim_chance(w, job->kind == CORE_JOB_COOL ? 700 : 50) ? 3000 : 20);
+    uint32_t slow = job->kind == CORE_JOB_COOL ? 700 : job->kind == CORE_JOB_ERASE ? 900 : 50;
+    sim_push(w, (sim_event){.kind = kind, .job = job}, sim_chance(w, slow) ? 3000 : 20);
 }
 
 static void env_submit(void *context, core_job *job) {

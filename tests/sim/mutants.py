@@ -43,6 +43,8 @@ FRAME_ALLOC = ("kvt_status frame_alloc(core *c, uint32_t arena, uint64_t bytes,"
                " uint32_t *ret_frame) {\n")
 
 MUTANTS = [
+    ("a write that overtakes an erasure of its key", "daemon/core_spill.c",
+     [(" || key_is_leaving(t, &record.key)) {", ") {")]),
     ("an unpinned page", "daemon/core_acquire.c",
      [("        l->partial_tokens = m.partial_tokens;\n        radix_pin(c->tree, l->partial);\n",
        "        l->partial_tokens = m.partial_tokens;\n")]),
