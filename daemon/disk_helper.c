@@ -10,7 +10,9 @@
  */
 #include "daemon/disk_helper.h"
 #include "client/assert.h"
+#include "daemon/disk_orphan.h"
 #include "daemon/disk_wire.h"
+#include "kernels/say.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -29,6 +31,7 @@
 #include <unistd.h>
 
 enum {
+    KILLED_LOCK_WAIT_MS = 2000,        /* for an orphan's lock */
     ORPHAN_SECONDS = 5,                /* after the daemon's death, to end what is under way */
     SCAN_RECORDS = 4 * DISK_MAX_ITEMS, /* of a slice */
     WRITE_BYTES = 1 << 20,             /* of a transaction, unless one page is larger */
@@ -616,7 +619,17 @@ static kvt_status open_tier(helper *h, char **argv, char *why, size_t why_bytes)
         snprintf(why, why_bytes, "the host arena cannot be mapped: %s", strerror(errno));
         return KVT_ENOMEM;
     }
-    return tier_open(&options, why, why_bytes, &h->tier);
+    kvt_status status = tier_open(&options, why, why_bytes, &h->tier);
+    int holder = status == KVT_EBUSY ? disk_lock_holder(options.dir) : 0;
+    if (holder && disk_orphan_end(holder, options.dir)) {
+        options.lock_wait_ms = KILLED_LOCK_WAIT_MS;
+        status = tier_open(&options, why, why_bytes, &h->tier);
+    }
+    if (holder && status == KVT_EBUSY)
+        kvt_say(why, why_bytes, KVT_EBUSY,
+                "%s: process %d has this disk tier; end it, or choose another directory",
+                options.dir, holder);
+    return status;
 }
 
 static int say_hello(helper *h, kvt_status status, const char *why) {

@@ -92,8 +92,10 @@ static void log_line(void *context, int level, const char *line) {
         fprintf(stderr, "[%d] %s\n", level, line);
 }
 
+static char why[512]; /* the last disk_open was refused */
+
 static kvt_status try_open_disk(const char *dir, uint64_t budget, disk **ret_disk) {
-    char why[512] = "";
+    why[0] = 0;
     disk_options options = {.dir = dir,
                             .budget_bytes = budget,
                             .host_fd = b.host_fd,
@@ -289,6 +291,9 @@ static void test_basics(void) {
     write_range(0, N_PAGES);
     read_all();
     CHECK_EQ(try_open_disk(dir, BUDGET, &other), KVT_EBUSY); /* the first serves on */
+    char holder[64];
+    snprintf(holder, sizeof holder, "process %d has this disk tier", disk_pid(b.d));
+    CHECK_MSG(strstr(why, holder), "%s", why);
     CHECK_EQ(simple(DISK_USAGE, NULL), KVT_OK);
     disk_count(b.d, &stats);
     CHECK_EQ(stats.records, N_PAGES);
@@ -745,11 +750,40 @@ static void test_orphan(void) {
     kit_remove(dir);
 }
 
+/* The daemon is killed while its helper is stopped: the next daemon ends it. */
+static void test_stopped_orphan(void) {
+    const char *dir = kit_dir("stopped");
+    int ready[2], status, helper = 0;
+    CHECK(pipe(ready) == 0);
+    new_tree();
+    fflush(stdout);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        open_disk(dir);
+        write_range(0, 100);
+        helper = disk_pid(b.d);
+        CHECK(write(ready[1], &helper, sizeof helper) == sizeof helper);
+        for (;;)
+            pause();
+    }
+    CHECK(read(ready[0], &helper, sizeof helper) == sizeof helper);
+    CHECK(kill(helper, SIGSTOP) == 0);
+    CHECK(kill(child, SIGKILL) == 0);
+    CHECK(waitpid(child, &status, 0) == child);
+    open_disk(dir);
+    wait_scan();
+    CHECK_EQ(b.n_found, 100);
+    disk_close(b.d, 5000);
+    close(ready[0]);
+    close(ready[1]);
+    kit_remove(dir);
+}
+
 /* What may not be asked for. */
 static void test_refused(void) {
     static job j, many[40];
     const char *dir = kit_dir("refused");
-    char why[256];
     int p = 0;
     disk *d;
     disk_options options = {.dir = "", .done = done, .max_requests = 1, .host_bytes = 1};
@@ -798,6 +832,7 @@ int main(int argc, char **argv) {
     test_refused();
     test_silence();
     test_orphan();
+    test_stopped_orphan();
     test_cut();
     test_doubt();
     test_failing_disk();

@@ -1,0 +1,79 @@
+/* disk_orphan.c - see disk_orphan.h. Whatever /proc does not say is not known: 0. */
+#include "daemon/disk_orphan.h"
+#include "daemon/disk_wire.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+int disk_lock_holder(const char *dir) {
+    char path[1100], line[256];
+    struct stat lock;
+    int holder = 0;
+    snprintf(path, sizeof path, "%s/lock", dir);
+    FILE *locks = stat(path, &lock) == 0 ? fopen("/proc/locks", "re") : NULL;
+    /*     3: FLOCK  ADVISORY  WRITE 2413 00:2f:91537 0 EOF   */
+    while (locks && !holder && fgets(line, sizeof line, locks)) {
+        int pid;
+        unsigned long long inode;
+        if (sscanf(line, "%*d: FLOCK %*s WRITE %d %*x:%*x:%llu", &pid, &inode) == 2 &&
+            inode == lock.st_ino && pid > 0)
+            holder = pid;
+    }
+    if (locks)
+        fclose(locks);
+    return holder;
+}
+
+static ssize_t read_proc(int pid, const char *name, char *to, size_t room) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/%s", pid, name);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : read(fd, to, room - 1);
+    if (fd >= 0)
+        close(fd);
+    if (n >= 0)
+        to[n] = 0;
+    return n;
+}
+
+static int parent_of(int pid) {
+    char text[512];
+    int parent = 0;
+    if (read_proc(pid, "stat", text, sizeof text) <= 0)
+        return 0;
+    const char *end = strrchr(text, ')'); /* of its name, which may be anything */
+    return end && sscanf(end, ") %*c %d", &parent) == 1 ? parent : 0;
+}
+
+/* Its arguments say that it is a helper of this directory, and whose; another is its parent now. */
+static int is_orphan(int pid, const char *dir) {
+    char text[4096];
+    const char *arguments[8] = {NULL};
+    struct stat its, ours;
+    ssize_t n = read_proc(pid, "cmdline", text, sizeof text);
+    const char *at = text;
+    for (int i = 0; i < 8 && n > 0 && at < text + n; i++, at += strlen(at) + 1)
+        arguments[i] = at;
+    if (!arguments[7] || strcmp(arguments[1], DISK_HELPER_ARGUMENT) != 0 ||
+        stat(arguments[2], &its) != 0 || stat(dir, &ours) != 0 || its.st_ino != ours.st_ino ||
+        its.st_dev != ours.st_dev)
+        return 0;
+    int parent = parent_of(pid);
+    return parent > 0 && parent != (int)strtol(arguments[7], NULL, 10);
+}
+
+int disk_orphan_end(int pid, const char *dir) {
+    int fd = (int)syscall(SYS_pidfd_open, pid, 0), ended = 0;
+    /* Looked at when the number cannot become another process's any more. */
+    if (fd >= 0 && is_orphan(pid, dir))
+        ended = syscall(SYS_pidfd_send_signal, fd, SIGKILL, NULL, 0) == 0;
+    if (fd >= 0)
+        close(fd);
+    return ended;
+}
