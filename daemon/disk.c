@@ -257,11 +257,14 @@ static int take_hello(disk *d, const uint8_t *rest, size_t n) {
         d->last_serial = hello.last_serial;
     take_usage(d, &hello.usage);
     int as_it_was = hello.found == TIER_FOUND_CLEAN || hello.found == TIER_FOUND_KILLED;
-    if (!as_it_was && hello.found != TIER_FOUND_NONE) {
+    /* Only at the first start no file was to be there. */
+    if (!as_it_was && (hello.found != TIER_FOUND_NONE || !d->opening_first)) {
         d->stats.moved_aside++;
         disk_log(d, 1,
                  "%s: the disk tier's file could not be used (%s); starting with an empty one",
-                 d->options.dir, tier_found_name((tier_found)hello.found));
+                 d->options.dir,
+                 hello.found == TIER_FOUND_NONE ? "somebody has removed it"
+                                                : tier_found_name((tier_found)hello.found));
     }
     if (!as_it_was && !d->opening_first)
         lost_all(d);

@@ -198,7 +198,8 @@ typedef struct tier_usage {
     uint64_t orphans; /* dropped */
     tier_found found;
 } tier_usage;
-/* Walks the list of free pages: some microseconds for each thousand. */
+/* Walks the list of free pages: some microseconds for each thousand. Sees whether data.mdb has been
+ * removed: tier_broken then, and KVT_EIO. */
 kvt_status tier_use(tier *t, tier_usage *ret_usage);
 
 /* Walks all of the file but the pages' bytes, and checks that it agrees: every page of the file is

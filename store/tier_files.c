@@ -172,6 +172,13 @@ uint64_t tier_files_data_bytes(const tier_files *f) {
     return (uint64_t)st.st_size;
 }
 
+int tier_files_is_data(const tier_files *f, int fd) {
+    struct stat named, open;
+    if (fstatat(f->dir, TIER_DATA_NAME, &named, AT_SYMLINK_NOFOLLOW) != 0)
+        return errno != ENOENT; /* of anything else the file's own calls will tell */
+    return fstat(fd, &open) != 0 || (named.st_ino == open.st_ino && named.st_dev == open.st_dev);
+}
+
 uint64_t tier_files_disk_free(const tier_files *f) {
     struct statvfs fs;
     if (fstatvfs(f->dir, &fs) != 0 || fs.f_blocks == 0)

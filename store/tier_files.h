@@ -39,6 +39,9 @@ kvt_status tier_files_aside(const tier_files *f, tier_found kind);
 /* Size of data.mdb; 0 if there is none. */
 uint64_t tier_files_data_bytes(const tier_files *f);
 
+/* Is data.mdb the file behind this descriptor? Not if somebody has removed or replaced it. */
+int tier_files_is_data(const tier_files *f, int fd);
+
 /* Room that the file system has for us. UINT64_MAX: it does not say. */
 uint64_t tier_files_disk_free(const tier_files *f);
 

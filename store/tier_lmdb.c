@@ -121,6 +121,11 @@ void lmdb_set_broken(lmdb *l) {
     l->broken = 1;
 }
 
+int lmdb_fd(const lmdb *l) {
+    int fd = -1;
+    return mdb_env_get_fd(l->env, &fd) == 0 ? fd : -1;
+}
+
 uint64_t lmdb_end(const lmdb *l) {
     MDB_envinfo info;
     mdb_env_info(l->env, &info);
@@ -128,10 +133,7 @@ uint64_t lmdb_end(const lmdb *l) {
 }
 
 kvt_status lmdb_stretch(lmdb *l) {
-    int fd;
-    int rc = mdb_env_get_fd(l->env, &fd);
-    if (!rc && ftruncate(fd, (off_t)lmdb_end(l)) != 0)
-        rc = errno;
+    int rc = ftruncate(lmdb_fd(l), (off_t)lmdb_end(l)) != 0 ? errno : 0;
     return status_of(l, rc);
 }
 

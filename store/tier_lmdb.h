@@ -42,6 +42,7 @@ kvt_status lmdb_bases(lmdb *l);
 kvt_status lmdb_sync(lmdb *l);
 int lmdb_broken(const lmdb *l);
 void lmdb_set_broken(lmdb *l);
+int lmdb_fd(const lmdb *l); /* of the file */
 
 uint64_t lmdb_end(const lmdb *l);        /* of the last page in use or free, in bytes */
 kvt_status lmdb_stretch(lmdb *l);        /* makes the file as long as that, with zeros */

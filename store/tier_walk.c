@@ -194,6 +194,11 @@ kvt_status tier_del_realm(tier *t, uint32_t realm, tier_place *place, uint32_t m
 
 kvt_status tier_use(tier *t, tier_usage *ret_usage) {
     uint64_t used, n_free;
+    /* What is written to a file that has been removed is for nobody. */
+    if (!tier_files_is_data(&t->files, lmdb_fd(t->lmdb))) {
+        lmdb_set_broken(t->lmdb);
+        return KVT_EIO;
+    }
     kvt_status status = lmdb_begin(t->lmdb, 0);
     if (status == KVT_OK)
         status = lmdb_count_pages(t->lmdb, &used, &n_free, NULL);

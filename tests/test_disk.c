@@ -446,6 +446,28 @@ static void test_cut(void) {
     CHECK(b.n_lost > 0);
 }
 
+/* The file is removed under the running daemon. */
+static void test_removed(void) {
+    const char *dir = kit_dir("removed");
+    char path[512];
+    disk_stats stats;
+    uint32_t lost = b.n_lost;
+    new_tree();
+    open_disk(dir);
+    write_range(0, N_PAGES);
+    kit_file_path(dir, "data.mdb", path);
+    CHECK(unlink(path) == 0);
+    CHECK_EQ(simple(DISK_USAGE, NULL), KVT_EIO);
+    CHECK_EQ(read_whatever(), 0);
+    disk_count(b.d, &stats);
+    CHECK(stats.restarts > 0);
+    CHECK_EQ(stats.moved_aside, 1);
+    CHECK_EQ(b.n_lost - lost, 1);
+    check_works();
+    disk_close(b.d, 5000);
+    kit_remove(dir);
+}
+
 static int is_lmdb_page(const uint8_t *page, uint64_t number) {
     uint64_t own;
     uint16_t flags;
@@ -834,6 +856,7 @@ int main(int argc, char **argv) {
     test_orphan();
     test_stopped_orphan();
     test_cut();
+    test_removed();
     test_doubt();
     test_failing_disk();
     test_full_disk();
