@@ -67,8 +67,11 @@ static int read_capacity(const request *r, const char *text, capacity *ret) {
     double n = strtod(text, &end), bytes = -1;
     if (*text < '0' || *text > '9')
         end = (char *)"?";
-    if (strcmp(end, "%") == 0) /* whole pages, as the trace's own count of hits has them */
-        bytes = (double)(uint64_t)((double)r->trace.n_pages * n / 100) * (double)r->plain_bytes;
+    if (strcmp(end, "%") == 0) { /* whole pages, as the trace's own count of hits has them; one of a
+                                  * trace that has but a few */
+        double pages = (double)(uint64_t)((double)r->trace.n_pages * n / 100);
+        bytes = (n > 0 && pages < 1 ? 1 : pages) * (double)r->plain_bytes;
+    }
     for (int i = 0; i < 5; i++, n *= 1024)
         if (strcmp(end, units[i]) == 0)
             bytes = n;
@@ -208,11 +211,6 @@ static int run_row(const request *r, const capacity *c, const rule *p, const cod
     memcpy(setting.full_bytes, set->full_bytes, sizeof setting.full_bytes);
     kvt_status status = p->is_opt ? sim_run_opt(&r->trace, &setting, &result)
                                   : sim_run(&r->trace, &setting, &result);
-    if (status == KVT_EINVAL)
-        return tool_fail(TOOL_USAGE,
-                         "simulate: a capacity of %.4g %%, %s, is less than a page of %s takes; "
-                         "name larger ones (--capacity)",
-                         c->percent, tool_size(c->bytes), set->name);
     if (status != KVT_OK)
         return tool_fail(TOOL_SYSTEM, "simulate: no memory for a run with %s", tool_size(c->bytes));
     print_row(r, c, p, set, &result, is_first);
@@ -220,14 +218,44 @@ static int run_row(const request *r, const capacity *c, const rule *p, const cod
     return TOOL_OK;
 }
 
+static int takes(const rule *p, const codec *set) {
+    return !p->is_opt || set->n_rungs == 1; /* opt has no ladder */
+}
+
+/* Before the first row, so that what is printed is whole. */
+static int check_rows(const request *r) {
+    int n = 0;
+    for (uint32_t k = 0; k < r->n_codecs; k++) {
+        const codec *set = &r->codecs[k];
+        uint64_t least = set->full_bytes[0];
+        for (uint32_t i = 1; i < set->n_rungs; i++)
+            least = set->full_bytes[i] < least ? set->full_bytes[i] : least;
+        for (uint32_t c = 0; c < r->n_capacities; c++)
+            if (r->capacities[c].bytes < least)
+                return tool_fail(TOOL_USAGE,
+                                 "simulate: a capacity of %.4g %%, %s, is less than a page of %s "
+                                 "takes; name larger ones (--capacity)",
+                                 r->capacities[c].percent, tool_size(r->capacities[c].bytes),
+                                 set->name);
+        for (uint32_t p = 0; p < r->n_rules; p++)
+            n += takes(&r->rules[p], set);
+    }
+    return n > 0
+               ? TOOL_OK
+               : tool_fail(TOOL_USAGE, "simulate: opt has no ladder: name worth or lru (--policy), "
+                                       "or codec sets beside it (--codec)");
+}
+
 static int run_rows(const request *r) {
-    int code = TOOL_OK, n = 0;
+    int code = check_rows(r), n = 0;
+    if (code != TOOL_OK)
+        return code;
     if (!r->json)
         print_head(r);
     for (uint32_t c = 0; c < r->n_capacities; c++)
         for (uint32_t k = 0; k < r->n_codecs; k++)
             for (uint32_t p = 0; p < r->n_rules && code == TOOL_OK; p++)
-                if (!r->rules[p].is_opt || r->codecs[k].n_rungs == 1) {
+                if (takes(&r->rules[p], &r->codecs[k])) {
                     code = run_row(r, &r->capacities[c], &r->rules[p], &r->codecs[k], n == 0);
                     n += code == TOOL_OK;
                 }

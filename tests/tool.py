@@ -129,6 +129,8 @@ def usage():
             ("less than a page", ["simulate", small_trace, "--capacity", "5KiB"]),
             ("codec", ["simulate", small_trace, "--codec", "nothing"]),
             ("two sets or more", ["simulate", small_trace, "--ladder", "i8"]),
+            ("opt has no ladder", ["simulate", small_trace, "--ladder", "i8,i4", "--policy", "opt"]),
+            ("less than a page", ["simulate", small_trace, "--capacity", "0%", "--policy", "opt"]),
             ("takes no less", ["simulate", small_trace, "--ladder", "i4,i8"]),
             ("16, 32, 64 or 128", ["simulate", small_trace, "--page-tokens", "48"]),
             ("f16 or bf16", ["replay", small_trace, "--dtype", "f32"]),
