@@ -303,6 +303,8 @@ void sim_run(sim_daemon *d, uint64_t seed, uint32_t n_steps, uint32_t tenant,
     go_home(d);
     if (before)
         compare(d, before);
+    for (uint32_t i = 0; i < d->n_tenants; i++) /* one that is home may ask a full disk again */
+        sim_jobs_end(d->worlds[i]);
     for (size_t i = 0; i < d->n_events; i++)
         free(d->events[i].bytes);
     free(d->events);

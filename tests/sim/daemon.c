@@ -295,12 +295,7 @@ static sim_event *next_job(sim_world *w) {
     return first;
 }
 
-/* It is gone in the middle of whatever it did. Its core is only taken down in good order because
- * core_close insists; nothing of that reaches the workers, whose pipes are dead already. */
-void sim_core_kill(sim_world *w) {
-    for (uint32_t p = w->tenant; p < w->next_pipe; p += SIM_MAX_TENANTS)
-        if (!w->pipe_dead[p])
-            env_cut(w, p);
+void sim_jobs_end(sim_world *w) {
     for (sim_event *e; (e = next_job(w)) != NULL;) {
         core_job *job = e->job;
         e->boot = 0;
@@ -308,6 +303,15 @@ void sim_core_kill(sim_world *w) {
             sim_job_run(w, job);
         core_job_done(w->core, job);
     }
+}
+
+/* It is gone in the middle of whatever it did. Its core is only taken down in good order because
+ * core_close insists; nothing of that reaches the workers, whose pipes are dead already. */
+void sim_core_kill(sim_world *w) {
+    for (uint32_t p = w->tenant; p < w->next_pipe; p += SIM_MAX_TENANTS)
+        if (!w->pipe_dead[p])
+            env_cut(w, p);
+    sim_jobs_end(w);
     core_counts n;
     core_count(w->core, &n);
     w->n.expired += n.claims_expired;

@@ -382,6 +382,7 @@ void sim_world_home(sim_world *w);  /* has it come to rest? Then nothing may be 
 void sim_device_close(sim_world *w);
 void sim_core_start(sim_world *w);
 void sim_core_kill(sim_world *w);
+void sim_jobs_end(sim_world *w); /* those under way, and what follows from them */
 void sim_job_run(sim_world *w, core_job *job);
 
 /* disk.c: the lower tiers */
