@@ -218,8 +218,7 @@ typedef struct kvt_options {
  * SEVERAL GPUS. A daemon may have an arena on each of several GPUs. All pages of one rank of a
  * realm stand in one of them, and its workers read that one alone; the ranks of a model may be on
  * one GPU each, or share one. `gpu` says which GPU the worker is on: its number as this process
- * counts them
- * ("1"), or its place on the bus ("0000:01:00.0"), which alone needs no CUDA in this process. NULL:
+ * counts them ("1"), or its place on the bus ("0000:01:00.0"). NULL:
  * the CUDA device that is current in the thread that calls kvt_open (so set it before; with
  * KVT_OPEN_LAZY rather name it); where the daemon has no arena there, or the process no CUDA, it is
  * that of the rank's other workers, or the daemon's first. A `gpu` that was named and has no arena:

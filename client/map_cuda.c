@@ -396,10 +396,14 @@ static const void *pages(kvt_cuda_batch *b) {
     return b->pages;
 }
 
+/* In any thread: the default stream is that of the GPU which is current. */
 static kvt_status wait_for(kvt_cuda_batch *b) {
-    if (b->is_open && cudaEventRecord(b->done, b->stream) != cudaSuccess)
-        return KVT_EIO;
-    return cudaEventSynchronize(b->done) == cudaSuccess ? (kvt_status)*b->status : KVT_EIO;
+    int before = set_gpu(b->map->gpu);
+    cudaError_t error = b->is_open ? cudaEventRecord(b->done, b->stream) : cudaSuccess;
+    if (error == cudaSuccess)
+        error = cudaEventSynchronize(b->done);
+    restore_gpu(before, b->map->gpu);
+    return error == cudaSuccess ? (kvt_status)*b->status : KVT_EIO;
 }
 
 static kvt_status result(const kvt_cuda_batch *b, uint32_t i, uint32_t *ret_bytes) {
