@@ -66,8 +66,8 @@ typedef struct kvt_llama_options {
     const struct llama_model_params *model;
 
     /* The file of weights, which is read and hashed once (some 10 GB/s from memory); or, for
-     * weights in several files or where that takes too long, a name that is another one for other
-     * weights. One of the two is needed; model_name wins. */
+     * weights in several files (refused without) or where that takes too long, a name that is
+     * another one for other weights. One of the two is needed; model_name wins. */
     const char *model_path;
     const char *model_name;
 
@@ -120,7 +120,8 @@ void kvt_llama_context_params(struct llama_context_params *params);
  *
  * Errors: KVT_EINVAL, KVT_ENOTSUP, KVT_EPROTO (this llama.cpp's state has another layout),
  * KVT_EIO (model_path), KVT_ENOMEM, KVT_ELIMIT, KVT_ESYNTAX (codec); and of the daemon KVT_EDENIED,
- * KVT_EVERSION, KVT_EGEOMETRY. After any of them llama.cpp can be used without the library.
+ * KVT_EVERSION, KVT_EGEOMETRY. After any of them llama.cpp can be used without the library;
+ * *ret_llama is as it was.
  */
 kvt_status kvt_llama_open(struct llama_context *ctx, const kvt_llama_options *options,
                           kvt_llama **ret_llama);
@@ -130,10 +131,11 @@ void kvt_llama_close(kvt_llama *llama);
  * Makes the sequence hold tokens[0 .. n_tokens), n_tokens > 0, and nothing else, with the logits of
  * the last one computed (llama_get_logits_ith(ctx, -1)). *ret_result (may be NULL) tells how.
  *
- * Errors: KVT_EINVAL (no tokens, a bad sequence), KVT_ELIMIT (more tokens than the context has room
- * for), KVT_EINTERNAL (llama_decode failed): the sequence is empty then.
- * Cost: what is held takes about 1 ms for 10 MB; each 512 computed tokens one more round trip or
- * two. 16 MiB (or a page, if that is more) are kept for it until kvt_llama_close.
+ * Errors: KVT_EINVAL (no library, no tokens, a bad sequence), KVT_ELIMIT (more tokens than the
+ * context has room for): the sequence is as it was. KVT_EINTERNAL (llama_decode failed): it is
+ * empty then. *ret_result is untouched. Cost: what is held takes about 1 ms for 10 MB; each 512
+ * computed tokens one more round trip or two. 16 MiB (or a page, if that is more) are kept for it
+ * until kvt_llama_close.
  */
 kvt_status kvt_llama_prefill(kvt_llama *llama, llama_seq_id sequence, const llama_token *tokens,
                              size_t n_tokens, kvt_llama_result *ret_result);

@@ -12,7 +12,7 @@
 enum { OK = 0, BAD_USAGE = 2, FAILED = 1, MAX_PIECE_BYTES = 256 };
 
 typedef struct options {
-    const char *model, *socket, *prefix_file, *codec, *name, *kv_type;
+    const char *model, *model_name, *socket, *prefix_file, *codec, *name, *kv_type;
     unsigned n_ctx, n_batch, n_threads, n_predict, wait_ms;
     int plain, window, whole, json, verbose;
 } options;
@@ -42,9 +42,17 @@ static const char help[] =
     "\n"
     "    first token after 52.1 ms; 2016 tokens: 2000 loaded, 16 computed, 0.0 ms waited\n"
     "\n"
-    "Without a daemon it works as llama.cpp alone does.\n"
+    "Without a daemon it works as llama.cpp alone does. What is loaded has the bits that "
+    "computing\n"
+    "up to the same token gives; where a prompt is cut rounds llama.cpp's sums, so a text may\n"
+    "differ from that of --no-cache, which cuts after --batch tokens only.\n"
+    "\n"
+    "A prompt that cannot be served is said and left out. Exit codes: 0 all were, 1 one was not,\n"
+    "or nothing could be begun, 2 command line.\n"
     "\n"
     "  --model FILE      weights, GGUF\n"
+    "  --model-name NAME instead of a hash of the file; another one for other weights. Needed for\n"
+    "                    weights in several files\n"
     "  --socket PATH     of kvtrunkd (default: KVTRUNK_SOCKET, or where it listens by default)\n"
     "  --prefix FILE     a text that is put in front of every prompt\n"
     "  --predict N       tokens to generate for each (default 32; 0: only the prompt)\n"
@@ -62,14 +70,15 @@ static const char help[] =
     "  --json            a JSON object for each prompt on standard output, text and figures\n"
     "  --verbose         llama.cpp's own messages\n";
 
+static char complaint[1024]; /* the last one */
+
 static int complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 static int complain(const char *format, ...) {
     va_list args;
     va_start(args, format);
-    fputs("kvtrunk-llama: ", stderr);
-    vfprintf(stderr, format, args);
-    fputc('\n', stderr);
+    vsnprintf(complaint, sizeof complaint, format, args);
     va_end(args);
+    fprintf(stderr, "kvtrunk-llama: %s\n", complaint);
     return FAILED;
 }
 
@@ -101,13 +110,17 @@ static const struct option long_options[] = {
     {"threads", 1, NULL, 't'}, {"kv", 1, NULL, 'k'},     {"codec", 1, NULL, 'e'},
     {"wait", 1, NULL, 'w'},    {"window", 0, NULL, 'W'}, {"no-cache", 0, NULL, 'p'},
     {"name", 1, NULL, 'N'},    {"json", 0, NULL, 'j'},   {"verbose", 0, NULL, 'v'},
-    {"help", 0, NULL, 'h'},    {"whole", 0, NULL, 'A'},  {NULL, 0, NULL, 0},
+    {"help", 0, NULL, 'h'},    {"whole", 0, NULL, 'A'},  {"model-name", 1, NULL, 'M'},
+    {NULL, 0, NULL, 0},
 };
 
 static int take_option(options *o, int which, const char *value, const char *name) {
     switch (which) {
     case 'm':
         o->model = value;
+        return OK;
+    case 'M':
+        o->model_name = value;
         return OK;
     case 's':
         o->socket = value;
@@ -184,15 +197,18 @@ static void hear_errors(enum ggml_log_level level, const char *text, void *conte
         fputs(text, stderr);
 }
 
+/* Those that llama.cpp can keep K and V in: it ends the process at others. */
 static int find_type(const char *name, enum ggml_type *ret_type) {
-    for (int type = 0; type < GGML_TYPE_COUNT; type++) {
-        const char *known = ggml_type_name((enum ggml_type)type);
-        if (known && strcmp(known, name) == 0) {
-            *ret_type = (enum ggml_type)type;
+    static const enum ggml_type known[] = {GGML_TYPE_F16,  GGML_TYPE_BF16, GGML_TYPE_F32,
+                                           GGML_TYPE_Q8_0, GGML_TYPE_Q5_1, GGML_TYPE_Q5_0,
+                                           GGML_TYPE_Q4_1, GGML_TYPE_Q4_0, GGML_TYPE_IQ4_NL};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        if (strcmp(ggml_type_name(known[i]), name) == 0) {
+            *ret_type = known[i];
             return OK;
         }
     }
-    complain("--kv %s: llama.cpp has no such type", name);
+    complain("--kv %s: there are f16, bf16, f32, q8_0, q5_1, q5_0, q4_1, q4_0 and iq4_nl", name);
     return BAD_USAGE;
 }
 
@@ -200,6 +216,7 @@ static int open_cache(worker *w, const struct llama_context_params *params) {
     const options *o = &w->o;
     kvt_llama_options cache = {.context = params,
                                .model_path = o->model,
+                               .model_name = o->model_name,
                                .codec = o->codec,
                                .socket = o->socket,
                                .name = o->name ? o->name : "kvtrunk-llama",
@@ -261,9 +278,12 @@ static int tokenize(worker *w, const char *text) {
 
 static int prefill_alone(worker *w, kvt_llama_result *ret_result) {
     double start_ms = now_ms();
+    size_t room = llama_n_ctx(w->ctx), n_batch = llama_n_batch(w->ctx); /* as llama.cpp has it */
+    if (w->n_tokens > room)
+        return complain("%zu tokens: the context has room for %zu (--ctx)", w->n_tokens, room);
     llama_memory_clear(llama_get_memory(w->ctx), false);
     for (size_t at = 0, n; at < w->n_tokens; at += n) {
-        n = w->n_tokens - at < w->o.n_batch ? w->n_tokens - at : w->o.n_batch;
+        n = w->n_tokens - at < n_batch ? w->n_tokens - at : n_batch;
         int code = llama_decode(w->ctx, llama_batch_get_one(w->tokens + at, (int32_t)n));
         if (code != 0)
             return complain("llama_decode gave %d: is the context too small? (--ctx)", code);
@@ -326,7 +346,7 @@ static void print_piece(const worker *w, llama_token token) {
 static int generate(worker *w, llama_token token) {
     for (unsigned i = 0; i < w->o.n_predict && !llama_vocab_is_eog(w->vocab, token); i++) {
         print_piece(w, token);
-        if (i + 1 == w->o.n_predict || w->n_tokens + i + 1 >= w->o.n_ctx)
+        if (i + 1 == w->o.n_predict || w->n_tokens + i + 1 >= llama_n_ctx(w->ctx))
             break;
         if (llama_decode(w->ctx, llama_batch_get_one(&token, 1)) != 0)
             return complain("llama_decode failed after %u tokens", i);
@@ -355,7 +375,19 @@ static void tell(const worker *w, const kvt_llama_result *r, double first_ms) {
     fflush(stdout);
 }
 
-static int complete(worker *w, const char *prompt) {
+/* What came of a prompt that was not served, for who counts objects. */
+static int tell_failed(const worker *w, const char *prompt_name) {
+    fprintf(stderr, "kvtrunk-llama: %s was left out\n", prompt_name);
+    if (w->o.json) {
+        fputs("{\"error\": \"", stdout);
+        print_escaped(complaint, strlen(complaint));
+        fputs("\"}\n", stdout);
+        fflush(stdout);
+    }
+    return FAILED;
+}
+
+static int complete(worker *w, const char *prompt, const char *prompt_name) {
     kvt_llama_result result;
     size_t n_prefix = w->prefix ? strlen(w->prefix) : 0, n_prompt = strlen(prompt);
     double start_ms = now_ms();
@@ -369,7 +401,7 @@ static int complete(worker *w, const char *prompt) {
     if (code == OK)
         code = prefill_prompt(w, &result);
     if (code != OK)
-        return code;
+        return tell_failed(w, prompt_name);
     llama_token first = best_token(w);
     double first_ms = now_ms() - start_ms;
     if (w->o.json)
@@ -386,8 +418,12 @@ static char *read_text(const char *path) {
     FILE *file = fopen(path, "rb");
     char *text = NULL;
     size_t room = 0;
-    if (!file || getdelim(&text, &room, 0, file) < 0) {
+    ssize_t n = file ? getdelim(&text, &room, 0, file) : -1;
+    if (n < 0)
         complain("%s: %s", path, file && !ferror(file) ? "is empty" : strerror(errno));
+    else if (text[n - 1] == 0)
+        complain("%s: holds a NUL byte, at %zd: a text is needed", path, n - 1);
+    if (n < 0 || text[n - 1] == 0) {
         free(text);
         text = NULL;
     }
@@ -398,9 +434,10 @@ static char *read_text(const char *path) {
 
 static int serve_files(worker *w, int n, char **paths) {
     int code = OK;
-    for (int i = 0; i < n && code == OK; i++) {
+    for (int i = 0; i < n; i++) {
         char *text = read_text(paths[i]);
-        code = text ? complete(w, text) : FAILED;
+        int one = text ? complete(w, text, paths[i]) : tell_failed(w, paths[i]);
+        code = one == OK ? code : one;
         free(text);
     }
     return code;
@@ -418,14 +455,25 @@ static void unescape(char *line) {
 }
 
 static int serve_lines(worker *w) {
-    char *line = NULL;
+    char *line = NULL, name[32];
     size_t room = 0;
     int code = OK;
-    for (ssize_t n; code == OK && (n = getline(&line, &room, stdin)) > 0;) {
-        unescape(line);
-        if (*line)
-            code = complete(w, line);
+    errno = 0;
+    for (ssize_t n, number = 1; (n = getline(&line, &room, stdin)) > 0; number++) {
+        int one = OK;
+        snprintf(name, sizeof name, "line %zd", number);
+        if (memchr(line, 0, (size_t)n)) {
+            complain("%s holds a NUL byte: a text is needed", name);
+            one = tell_failed(w, name);
+        } else {
+            unescape(line);
+            if (*line)
+                one = complete(w, line, name);
+        }
+        code = one == OK ? code : one;
     }
+    if (ferror(stdin))
+        code = complain("standard input: %s", strerror(errno));
     free(line);
     return code;
 }
@@ -439,6 +487,8 @@ int main(int argc, char **argv) {
         code = start(&w);
     if (code == OK)
         code = optind < argc ? serve_files(&w, argc - optind, argv + optind) : serve_lines(&w);
+    if (fflush(stdout) != 0 || ferror(stdout))
+        code = complain("standard output: %s", strerror(errno));
     kvt_llama_close(w.cache);
     if (w.ctx)
         llama_free(w.ctx);

@@ -211,6 +211,8 @@ static kvt_status compute_rest(prefill *p) {
 
 static kvt_status check(const kvt_llama *k, llama_seq_id sequence, const llama_token *tokens,
                         size_t n_tokens) {
+    if (!k)
+        return llama_fail(KVT_EINVAL, "an open kvt_llama is needed");
     if (!tokens || !n_tokens)
         return llama_fail(KVT_EINVAL, "a prompt of at least one token is needed");
     if (sequence < 0 || (uint32_t)sequence >= k->n_seq_max || sequence == k->scratch)

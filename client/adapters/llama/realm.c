@@ -221,6 +221,14 @@ static kvt_status model_fingerprint(const kvt_llama_options *o, llama_realm *r) 
                                 KVT_MAX_NAME_BYTES);
     if (!o->model_path)
         return llama_fail(KVT_EINVAL, "options.model_path or options.model_name is needed");
+    size_t n = strlen(o->model_path);
+    unsigned part, parts;
+    /* NAME-00001-of-00003.gguf: the others would not be in the hash. */
+    if (n > 20 && sscanf(o->model_path + n - 20, "-%5u-of-%5u.gguf", &part, &parts) == 2)
+        return llama_fail(KVT_EINVAL,
+                          "%s is one of %u files of weights: they need a name of their own "
+                          "(options.model_name)",
+                          o->model_path, parts);
     kvt_status status = hash_file(o->model_path, hash);
     if (status == KVT_OK) {
         snprintf(r->model, sizeof r->model, "xxh3-128 %s", hash);
