@@ -359,12 +359,12 @@ void tier_set_flags(core *c, page_handle page, uint32_t set, uint32_t clear) {
 }
 
 /* The page's record is to go; what it takes is free when it has gone. */
-static void push_erase(tiers *t, const tier_page *at) {
+static void push_erase(tiers *t, const tier_page *at, uint64_t bytes) {
     int has_place = erase_push(t, &(tier_erase){.key = at->key,
                                                 .serial = at->serial,
                                                 .depth = at->depth,
                                                 .slot = at->slot,
-                                                .bytes = (uint32_t)tier_charge(at)});
+                                                .bytes = (uint32_t)bytes});
     KVT_ASSERT(has_place);
 }
 
@@ -376,8 +376,9 @@ static void withdraw_page(core *c, page_handle page) {
     at->flags |= TIER_NO_DISK;
     int other = page_get(c->pages, page)->frame != PAGE_NO_FRAME || at->host_frame != PAGE_NO_FRAME;
     if (other && at->flags & (TIER_ON_DISK | TIER_STALE_RECORD)) {
-        uint64_t bytes = tier_charge(at);
-        push_erase(t, at);
+        /* One that is being written anew takes no more than that, which stays counted. */
+        uint64_t bytes = at->flags & TIER_WRITING ? 0 : tier_charge(at);
+        push_erase(t, at, bytes);
         tier_set_flags(c, page, 0, TIER_ON_DISK | TIER_STALE_RECORD);
         t->disk_used += bytes;
         set_leaving(t, at, 0);
@@ -403,7 +404,7 @@ void tier_forget(core *c, uint32_t index) {
     if (at->host_frame != PAGE_NO_FRAME)
         tier_drop_host(c, index);
     if (at->flags & (TIER_ON_DISK | TIER_STALE_RECORD)) {
-        push_erase(t, at);
+        push_erase(t, at, tier_charge(at));
         t->n_disk -= (at->flags & TIER_ON_DISK) != 0; /* disk_used: when it is erased */
     }
     set_leaving(t, at, 0);
