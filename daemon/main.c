@@ -54,7 +54,7 @@ static int serve(const options *o, const config *c) {
     int code = shell_open(&sh, o, c);
     if (code == EXIT_CODE_OK)
         code = shell_run(&sh);
-    shell_close(&sh);
+    shell_close(&sh, code);
     if (code == EXIT_CODE_OK)
         log_write(LOG_INFO, "stopped");
     return code;

@@ -94,8 +94,9 @@ struct shell {
 /* start.c: opens everything; logs what is wrong. Returns an exit code; what was opened is closed by
  * shell_close in every case. */
 int shell_open(shell *sh, const options *o, const config *c);
-/* Closes what is open. With a job that would not end, leaves the core and its threads to exit. */
-void shell_close(shell *sh);
+/* Closes what is open. With a job that would not end, leaves the core and its threads to exit;
+ * where closing itself does not end, the process ends with `code`. */
+void shell_close(shell *sh, int code);
 
 /* start_tiers.c: host and disk, after the arena; logs what is wrong, returns an exit code. And what
  * records on disk may take in all, 0 without a disk. */

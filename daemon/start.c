@@ -21,6 +21,7 @@ enum {
     INBOX_MESSAGES = 1024,
     INBOX_MESSAGE_BYTES = 64 << 20,
     CLOSE_DISK_MS = 2000,
+    CLOSE_LIMIT_S = 5, /* for all that is closed behind the disk */
     OTHER_FILES =
         128, /* descriptors besides those of sessions: nng's, connections that come and go */
 };
@@ -438,7 +439,27 @@ static void close_tenant(tenant *t, int is_idle) {
             close(t->arenas[i].lock);
 }
 
-void shell_close(shell *sh) {
+static volatile sig_atomic_t code_at_limit;
+
+static void on_close_limit(int signal_number) {
+    static const char text[] = "kvtrunkd: warning: the sockets do not close: ending without\n";
+    (void)signal_number;
+    ssize_t n = write(STDERR_FILENO, text, sizeof text - 1);
+    (void)n;
+    _exit(code_at_limit);
+}
+
+/* nng_close has been seen to wait for ever for a connection's end. All that counts is on disk by
+ * then, and the kernel gives back what else there is: whoever waits for this process, to start it
+ * anew, is not kept waiting. */
+static void limit_close(int code) {
+    const struct sigaction action = {.sa_handler = on_close_limit};
+    code_at_limit = code;
+    sigaction(SIGALRM, &action, NULL);
+    alarm(CLOSE_LIMIT_S);
+}
+
+void shell_close(shell *sh, int code) {
     /* With a job that does not end, its thread cannot be waited for, and the core not be closed. */
     int is_idle = shell_is_idle(sh);
     probe_stop(&sh->probe);
@@ -446,6 +467,7 @@ void shell_close(shell *sh) {
         tier_disk_close(sh->tenants[i].disk, CLOSE_DISK_MS);
         sh->tenants[i].disk = NULL;
     }
+    limit_close(code);
     for (uint32_t i = 0; i < sh->n_tenants && is_idle; i++)
         jobs_close(sh->tenants[i].jobs);
     server_close(sh->server);
@@ -461,4 +483,5 @@ void shell_close(shell *sh) {
         close(sh->signal_fd);
     if (sh->has_socket)
         socket_path_release(&sh->socket);
+    alarm(0);
 }

@@ -561,6 +561,22 @@ def case_second_signal(folder):
     check(wire.is_closed(), "closed")
 
 
+def case_sockets_do_not_close(folder):
+    """nng waits for ever: the daemon ends all the same, with the code that it had."""
+    library = os.path.join(BUILD, "tests", "libkvt_hang_close.so")
+    if not os.path.exists(library):
+        print("without: sanitizers have to be loaded first")
+        return
+    d = Daemon(folder, env={"LD_PRELOAD": library})
+    wire = d.connect()
+    check(d.stop() == 0, "ended by its own limit", d.log())
+    check("the sockets do not close" in d.log(), d.log())
+    check(wire.is_closed(), "closed")
+    d = Daemon(folder) # nothing that it left is in the way
+    d.status()
+    d.finish()
+
+
 def main():
     cases = {name[5:]: run for name, run in globals().items() if name.startswith("case_")}
     for name in sys.argv[1:] or cases:
