@@ -103,6 +103,8 @@ typedef struct core_job {
     uint32_t uid;           /* that must own the file */
     uint64_t staging_bytes; /* that it must have */
     int staging;            /* STAGE: out, a handle >= 0; SEAL, UNSTAGE: in */
+    int area_refused;       /* STAGE: out: the file is good, its area in the device's memory not */
+    const char *device_failure; /* STAGE: out: what is wrong with the device for good; static */
     /* all others */
     uint32_t n_copies;
     core_copy *copies;

@@ -357,7 +357,26 @@ void serve_stage(core *c, request *rq) {
     c->env.submit(c->env.context, job);
 }
 
+/* A worker's memory on the GPU, and what it is told of the GPU before the daemon ends. */
+static void refuse_area(core *c, const core_job *job) {
+    if (job->device_failure)
+        reply_error(c, job->ticket, KVT_OP_STAGE, job->number, KVT_EIO,
+                    "the daemon's GPU failed (%s): the daemon ends, and has to be started anew",
+                    job->device_failure);
+    else
+        reply_error(
+            c, job->ticket, KVT_OP_STAGE, job->number, job->status,
+            "the daemon cannot open the staging area of %s in the GPU's memory, %llu bytes: "
+            "it must be on the GPU of the arena, of a process that shares its devices and "
+            "process numbers with the daemon (one container, or --ipc=host --pid=host)",
+            job->name, (unsigned long long)job->staging_bytes);
+}
+
 static void reply_stage(core *c, const core_job *job) {
+    if (job->status != KVT_OK && job->area_refused) {
+        refuse_area(c, job);
+        return;
+    }
     if (job->status != KVT_OK) {
         reply_error(c, job->ticket, KVT_OP_STAGE, job->number, job->status,
                     "staging file %s of %llu bytes in %s was not accepted: it must be a regular "

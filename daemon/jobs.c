@@ -91,6 +91,9 @@ static void stage(jobs *j, core_job *job) {
         return;
     job->status = open_area(j, job, staging.fd, &staging.staged);
     if (job->status != KVT_OK) {
+        kvt_device *device = j->options.device;
+        job->area_refused = 1;
+        job->device_failure = device->ops->failure ? device->ops->failure(device) : NULL;
         close(staging.fd);
         return;
     }

@@ -453,8 +453,10 @@ int shell_run(shell *sh) {
         for (int i = 0; i < n; i++)
             serve_event(sh, events[i].data.u64);
         more = serve_inbox(sh);
-        if (device_failed(sh))
+        if (device_failed(sh)) {
+            usleep(LINGER_MS * 1000); /* who asked is told what became of it */
             return EXIT_CODE_DEVICE;
+        }
         core_due_ms = tenants_tick(sh);
         audit(sh, "the end of a process, or time");
         now_ms = shell_now_ms(NULL);

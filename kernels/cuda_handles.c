@@ -80,9 +80,10 @@ kvt_status kvt_cuda_open_memory(const kvt_wire_memory *memory, char *why, size_t
     return status;
 }
 
-void kvt_cuda_close_memory(kvt_cuda_opened *opened) {
+kvt_status kvt_cuda_close_memory(kvt_cuda_opened *opened) {
+    cudaError_t error = cudaSuccess;
     if (!opened)
-        return;
+        return KVT_OK;
     pthread_mutex_lock(&mutex);
     KVT_ASSERT(opened->refs > 0);
     if (--opened->refs == 0) {
@@ -91,10 +92,11 @@ void kvt_cuda_close_memory(kvt_cuda_opened *opened) {
             at = &(*at)->next;
         *at = opened->next;
         cudaSetDevice(opened->gpu);
-        cudaIpcCloseMemHandle(opened->at);
+        error = cudaIpcCloseMemHandle(opened->at);
         free(opened);
     }
     pthread_mutex_unlock(&mutex);
+    return error == cudaSuccess ? KVT_OK : KVT_EIO;
 }
 
 uint8_t *kvt_cuda_opened_at(const kvt_cuda_opened *opened) {

@@ -17,8 +17,9 @@ typedef struct kvt_cuda_opened kvt_cuda_opened;
  */
 kvt_status kvt_cuda_open_memory(const kvt_wire_memory *memory, char *why, size_t why_bytes,
                                 kvt_cuda_opened **ret_opened);
-/* No work that uses the memory may be under way. NULL is accepted. */
-void kvt_cuda_close_memory(kvt_cuda_opened *opened);
+/* No work that uses the memory may be under way. NULL is accepted. KVT_EIO: CUDA says that
+ * something is wrong; it is closed all the same. */
+kvt_status kvt_cuda_close_memory(kvt_cuda_opened *opened);
 
 uint8_t *kvt_cuda_opened_at(const kvt_cuda_opened *opened);
 uint64_t kvt_cuda_opened_bytes(const kvt_cuda_opened *opened);

@@ -93,6 +93,7 @@ static mover *begin(device_cuda *d) {
  * process. */
 static void look_for_failure(device_cuda *d) {
     size_t free_bytes, total_bytes;
+    cudaSetDevice(d->gpu);
     cudaGetLastError();
     cudaError_t error = cudaMemGetInfo(&free_bytes, &total_bytes);
     if (error == cudaSuccess || cudaMemGetInfo(&free_bytes, &total_bytes) == cudaSuccess)
@@ -102,9 +103,10 @@ static void look_for_failure(device_cuda *d) {
 
 /* Waits for all that the mover was given, failed or not: the next call gets its memory. */
 static kvt_status end(device_cuda *d, mover *m, kvt_status status) {
-    if (cudaStreamSynchronize(m->stream) != cudaSuccess && status == KVT_OK)
+    cudaError_t error = cudaStreamSynchronize(m->stream);
+    if (error != cudaSuccess && status == KVT_OK)
         status = KVT_EIO;
-    if (status == KVT_EIO)
+    if (error != cudaSuccess || status == KVT_EIO || status == KVT_ENOMEM)
         look_for_failure(d);
     give_mover(d, m);
     return status;
@@ -320,22 +322,24 @@ static kvt_status cuda_check(kvt_device *device, const kvt_page_shape *shape, ui
 
 static kvt_status cuda_stage(kvt_device *device, const kvt_wire_memory *memory,
                              kvt_staged **ret_staged) {
-    const device_cuda *d = (const device_cuda *)device;
+    device_cuda *d = (device_cuda *)device;
     char bus_id[sizeof memory->bus_id];
     kvt_cuda_opened *opened;
-    if (cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, d->gpu) != cudaSuccess)
-        return KVT_EIO;
-    if (strncmp(bus_id, memory->bus_id, sizeof bus_id) != 0)
-        return KVT_EINVAL;
-    kvt_status status = kvt_cuda_open_memory(memory, NULL, 0, &opened);
+    kvt_status status = KVT_EIO;
+    if (cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, d->gpu) == cudaSuccess)
+        status = strncmp(bus_id, memory->bus_id, sizeof bus_id) == 0
+                     ? kvt_cuda_open_memory(memory, NULL, 0, &opened)
+                     : KVT_EINVAL;
     if (status == KVT_OK)
         *ret_staged = (kvt_staged *)opened;
+    else if (status != KVT_EINVAL) /* nothing else may ever be asked of a GPU that is lost */
+        look_for_failure(d);
     return status;
 }
 
 static void cuda_unstage(kvt_device *device, kvt_staged *staged) {
-    (void)device;
-    kvt_cuda_close_memory((kvt_cuda_opened *)staged);
+    if (kvt_cuda_close_memory((kvt_cuda_opened *)staged) != KVT_OK)
+        look_for_failure((device_cuda *)device);
 }
 
 /* The size that the worker named may be a lie: CUDA knows the true one, and refuses to copy what

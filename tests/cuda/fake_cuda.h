@@ -32,7 +32,11 @@ void fake_cuda_set_delay(unsigned max_delay_us, uint64_t seed);
  * do. 0 = none. */
 void fake_cuda_fail_call(uint64_t n);
 
-/* Calls that could have been made to fail, since the last fake_cuda_fail_call. */
+/* From call number n on the GPU is lost: that call fails and all that follow, also those that free
+ * and ask. 0: it is there again, which no GPU ever is. Counts anew, as fake_cuda_fail_call. */
+void fake_cuda_lose_at(uint64_t n);
+
+/* Calls that could have been made to fail, since the last fake_cuda_fail_call or _lose_at. */
 uint64_t fake_cuda_calls(void);
 
 /* What the process has: device memory, mappings, pinned memory, streams, events. */

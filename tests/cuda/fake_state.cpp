@@ -70,7 +70,10 @@ cudaError_t enter(lock &l, cudaError_t failure) {
     cudaError_t error = enter_any(l);
     if (error != cudaSuccess)
         return error;
-    return ++st.n_calls == st.fail_call ? fail(failure) : cudaSuccess;
+    if (++st.n_calls == st.lose_call)
+        for (cudaError_t &sticky : st.sticky)
+            sticky = cudaErrorLaunchFailure;
+    return st.n_calls == st.fail_call ? fail(failure) : fail(st.sticky[current]);
 }
 
 cudaError_t enter_free(lock &l) {
@@ -279,6 +282,14 @@ void fake_cuda_fail_call(uint64_t n) {
     lock l(st.mutex);
     st.n_calls = 0;
     st.fail_call = n;
+}
+
+void fake_cuda_lose_at(uint64_t n) {
+    lock l(st.mutex);
+    st.n_calls = 0;
+    st.lose_call = n;
+    for (cudaError_t &sticky : st.sticky)
+        sticky = cudaSuccess;
 }
 
 uint64_t fake_cuda_calls(void) {

@@ -324,6 +324,60 @@ static void test_failing_calls(void) {
     fake_cuda_set_devices(1);
 }
 
+/* Does one thing that the daemon's jobs do, of which each may be the only thing that is asked. */
+static void one_thing(kvt_device *d, int which, const kvt_page_shape *shape, size_t page_bytes,
+                      int fd) {
+    static uint8_t bytes[40000];
+    uint32_t rows;
+    kvt_staged *staged;
+    kvt_wire_memory memory = {
+        .magic = KVT_MEMORY_MAGIC, .kind = KVT_MEMORY_CUDA, .bytes = 64, .bus_id = "0000:01:00.0"};
+    switch (which) {
+    case 0:
+        d->ops->write_file(d, 0, fd, 0, page_bytes);
+        break;
+    case 1:
+        d->ops->copy(d, 100000, 0, 40000);
+        break;
+    case 2:
+        d->ops->write(d, 0, bytes, sizeof bytes);
+        break;
+    case 3:
+        d->ops->read(d, 0, bytes, sizeof bytes);
+        break;
+    case 4:
+        d->ops->check(d, shape, 0, page_bytes, &rows);
+        break;
+    default: /* such a handle opens nothing, which is no failure of the GPU */
+        CHECK(d->ops->stage(d, &memory, &staged) != KVT_OK);
+    }
+}
+
+/* A GPU that is lost is noticed by whatever is asked of it next, at whichever of its calls. */
+static void test_lost(void) {
+    kvt_page_shape shape;
+    uint8_t *page;
+    size_t page_bytes = page_of(&shape, &page);
+    int fd = staging_of(page, page_bytes);
+    unsigned live = fake_cuda_live();
+    for (int which = 0; which < 6; which++) {
+        int reached = 1;
+        for (uint64_t n = 1; reached; n++) {
+            kvt_device *d = open_usual();
+            fake_cuda_lose_at(n);
+            one_thing(d, which, &shape, page_bytes, fd);
+            reached = fake_cuda_calls() >= n;
+            CHECK_MSG(reached == (d->ops->failure(d) != NULL), "thing %d, lost at call %d: %s",
+                      which, (int)n, d->ops->failure(d) ? d->ops->failure(d) : "not noticed");
+            fake_cuda_lose_at(0);
+            d->ops->close(d);
+        }
+    }
+    CHECK_EQ(fake_cuda_live(), live);
+    close(fd);
+    free(page);
+}
+
 /* One on each of two GPUs, as one: each offset is in its own GPU's memory, and nowhere else. */
 static void test_many(void) {
     enum { N = 1000 };
@@ -520,6 +574,7 @@ int main(int argc, char **argv) {
     test_bad_options();
 #ifndef KVT_REAL_CUDA
     test_failing_calls();
+    test_lost();
     test_many();
     CHECK_EQ(fake_cuda_live(), 0);
 #endif

@@ -11,6 +11,7 @@
 #include "tests/e2e/e2e.h"
 #include "tests/e2e/gpu.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -656,6 +657,34 @@ static void test_failed_gpu(e2e_daemon *d, const char *const *settings) {
     e2e_worker_close(&w);
 }
 
+/* The GPU fails, and nobody asks for anything but to be let in: who asks is told, and the daemon
+ * ends as it does when it meets that in a seal. */
+static void test_failed_gpu_at_open(e2e_daemon *d, const char *const *settings) {
+    char file[200];
+    kvt_options options = {.socket = d->socket, .timeout_ms = 20000};
+    kvt_realm realm;
+    kvt_client *client;
+    int status, fd;
+    snprintf(file, sizeof file, "%s/broken at open", d->folder);
+    CHECK_EQ(e2e_stop(d, SIGTERM), 0);
+    setenv("KVT_FAKE_CUDA_BREAK", file, 1);
+    e2e_start(d, settings);
+    unsetenv("KVT_FAKE_CUDA_BREAK");
+    e2e_realm(&realm);
+    fd = open(file, O_CREAT | O_WRONLY, 0600);
+    CHECK(fd >= 0 && close(fd) == 0);
+    kvt_status opened = kvt_open(&options, &realm, &client);
+    CHECK_MSG((opened == KVT_EIO && strstr(kvt_last_error(), "the daemon's GPU failed")) ||
+                  opened == KVT_ECONN,
+              "%s: %s", kvt_status_name(opened), kvt_last_error());
+    CHECK(waitpid(d->pid, &status, 0) == d->pid);
+    CHECK_MSG(WIFEXITED(status) && WEXITSTATUS(status) == 6, "the daemon's status is %x",
+              (unsigned)status);
+    e2e_start(d, settings);
+    CHECK_EQ(kvt_open(&options, &realm, &client), KVT_OK);
+    kvt_close(client);
+}
+
 /* A daemon with its arena in host memory: the device calls say that they are not for it. */
 static void test_host_arena(void) {
     const char *const settings[] = {"arena=2MiB", "device=host", NULL};
@@ -702,8 +731,10 @@ int main(int argc, char **argv) {
         test_in_place(&d);
     test_dead_workers(&d);
     test_dead_daemon(&d, settings);
-    if (!getenv("KVT_TEST_CUDART")) /* only the stand-in fails when it is told to */
+    if (!getenv("KVT_TEST_CUDART")) { /* only the stand-in fails when it is told to */
         test_failed_gpu(&d, settings);
+        test_failed_gpu_at_open(&d, settings);
+    }
     e2e_finish(&d);
     test_squeeze();
     test_host_arena();
