@@ -6,6 +6,7 @@ if(NOT KVT_SANITIZE)
     kvt_script(manuals SCRIPT manuals.py)
 endif()
 
+kvt_test(test_where SOURCES test_where.c)
 kvt_test(test_page SOURCES test_page.c LIBS kvt_kernels xxhash LABELS unit)
 kvt_test(test_convert SOURCES test_convert.c LIBS kvt_kernels m LABELS unit)
 kvt_test(test_convert_all TARGET test_convert ARGS long LABELS slow TIMEOUT 1800)
