@@ -302,6 +302,21 @@ static void read_from_afar(e2e_worker *w, kvt_lease *lease, const uint32_t *toke
     CHECK_EQ(oracle_check(&w->oracle, w->row_hashes, TOKENS, 0, E2E_LAYERS, &plain), 0);
 }
 
+/* Pages that are read in place, in the default stream of their GPU; the thread that waits for it is
+ * on the other one, whose default stream is another. */
+static void sync_from_afar(kvt_lease *lease, int its_gpu) {
+    kvt_device_pages pages;
+    int gpu;
+    set_gpu(its_gpu);
+    CHECK_MSG(kvt_pages_device(lease, 0, TOKENS, NULL, &pages) == KVT_OK, "%s", kvt_last_error());
+    CHECK_EQ(pages.n_pages, 6);
+    set_gpu(!its_gpu);
+    CHECK_MSG(kvt_sync(lease) == KVT_OK, "%s", kvt_last_error());
+    GPU_CALL("cudaGetDevice", (int *), &gpu);
+    CHECK_EQ(gpu, !its_gpu);
+    set_gpu(its_gpu);
+}
+
 static void one_prompt(e2e_worker *w, uint32_t prompt) {
     kvt_lease *leases[GPUS];
     uint32_t tokens[TOKENS];
@@ -322,6 +337,7 @@ static void one_prompt(e2e_worker *w, uint32_t prompt) {
         CHECK_EQ(info.held_tokens, TOKENS);
         CHECK_EQ(e2e_read(&w[rank], leases[rank], tokens), KVT_OK);
         read_from_afar(&w[rank], leases[rank], tokens, (int)rank);
+        sync_from_afar(leases[rank], (int)rank);
         CHECK_EQ(kvt_release(leases[rank]), KVT_OK);
     }
 }
