@@ -22,11 +22,6 @@ enum {
     MAX_BATCHES = 8, /* before timers and signals get their turn */
     PROBE_EVERY_MS = 1000,
     PROBE_TIMEOUT_MS = 2000, /* nng itself pauses up to 100 ms after a failed accept */
-    PROBES_BUSY = 8,         /* in a row, until a full queue counts as a dead listener */
-    PROBES_SILENT = 2,       /* in a row: a loaded machine may leave one without an answer */
-    PROBES_SILENT_MOST = 64, /* doubled by each listener that was put there for nothing */
-    REPLACE_PAUSE_MS = 8000, /* the longest between two replacements */
-    REPLACE_CALM_MS = 60000, /* after so long without one, the next is at once */
     STATUS_EVERY_MS = 10000,
     LINGER_MS = 20, /* between the last job and the end, for nng to hand on the last replies */
 };
@@ -135,25 +130,8 @@ static int serve_inbox(shell *sh) {
 /* --- the listener's health ---------------------------------------------------------------------
  */
 
-/*
- * nng never frees the connections that a dead listener had taken and not served, their descriptors
- * included. So somebody who kills listeners on purpose costs a few descriptors each time: the pause
- * between two replacements doubles while they follow each other.
- */
-static int may_replace(shell *sh, uint64_t now_ms) {
-    if (now_ms < sh->replace_due_ms)
-        return 0;
-    if (now_ms >= sh->replace_due_ms + REPLACE_CALM_MS)
-        sh->replace_pause_ms = 0;
-    sh->replace_due_ms = now_ms + sh->replace_pause_ms;
-    sh->replace_pause_ms = earlier(2 * sh->replace_pause_ms + PROBE_EVERY_MS, REPLACE_PAUSE_MS);
-    return 1;
-}
-
-static void replace_listener(shell *sh, uint64_t now_ms, const char *what) {
+static void replace_listener(shell *sh, const char *what) {
     char why[512];
-    if (!may_replace(sh, now_ms))
-        return;
     kvt_status status = server_listen(sh->server, why, sizeof why);
     if (status == KVT_OK) {
         log_write(LOG_WARNING, "%s: %s; another listener was put there", sh->socket.path, what);
@@ -192,26 +170,13 @@ static void probe_ended(shell *sh, uint64_t now_ms) {
     for (uint32_t i = 0; i < sh->n_tenants; i++)
         for (uint32_t k = 0; k < sh->tenants[i].n_arenas; k++)
             look_for_arena(&sh->tenants[i], k); /* as often as for the socket */
-    sh->probes_busy = sh->probe.state == PROBE_BUSY ? sh->probes_busy + 1 : 0;
+    const char *dead = health_judge(&sh->health, sh->probe.state, now_ms);
+    if (dead)
+        replace_listener(sh, dead);
     if (sh->probe.state == PROBE_ANSWERED) {
         sh->listen_failed = 0;
         server_close_idle_listeners(sh->server);
-    } else if (sh->probe.state == PROBE_NO_SOCKET) {
-        replace_listener(sh, now_ms, "nobody listens there any more");
-    } else if (sh->probe.state == PROBE_SILENT && ++sh->probes_silent < sh->silent_most) {
-        /* asked again at the next turn */
-    } else if (sh->probe.state != PROBE_BUSY || sh->probes_busy >= PROBES_BUSY) {
-        replace_listener(sh, now_ms, "the listener does not answer");
-        sh->probes_busy = 0;
-        sh->probes_silent = 0;
-        /* A machine on which nobody gets to answer gains nothing by ever new listeners: who is just
-         * connecting would have to begin anew each time. */
-        sh->silent_most = (uint32_t)earlier(2 * sh->silent_most, PROBES_SILENT_MOST);
     }
-    if (sh->probe.state != PROBE_SILENT)
-        sh->probes_silent = 0;
-    if (sh->probe.state == PROBE_ANSWERED)
-        sh->silent_most = PROBES_SILENT;
     sh->probe.state = PROBE_IDLE;
     sh->probe_due_ms = now_ms + PROBE_EVERY_MS;
 }
@@ -442,7 +407,7 @@ int shell_run(shell *sh) {
     uint64_t now_ms = shell_now_ms(NULL), core_due_ms = now_ms;
     int more = 0;
     sh->probe_due_ms = now_ms + PROBE_EVERY_MS;
-    sh->silent_most = PROBES_SILENT;
+    health_init(&sh->health);
     sh->watchdog_due_ms = notify_watchdog_ms() > 0 ? now_ms : UINT64_MAX;
     sh->status_due_ms = now_ms + STATUS_EVERY_MS;
     say_ready(sh);

@@ -12,6 +12,7 @@
 
 #include "daemon/arena_open.h"
 #include "daemon/core.h"
+#include "daemon/health.h"
 #include "daemon/inbox.h"
 #include "daemon/jobs.h"
 #include "daemon/options.h"
@@ -80,11 +81,9 @@ struct shell {
 
     /* the loop's own */
     probe probe;
-    uint64_t probe_due_ms;               /* start of the next one, or end of the one under way */
-    uint32_t probes_busy;                /* in a row */
-    uint32_t probes_silent, silent_most; /* in a row without an answer; how many replace it */
-    int listen_failed;                   /* and was logged */
-    uint64_t replace_due_ms, replace_pause_ms; /* of listeners */
+    uint64_t probe_due_ms; /* start of the next one, or end of the one under way */
+    health health;         /* of the listener */
+    int listen_failed;     /* and was logged */
     uint32_t own_pipes[SERVER_OWN_PIPES];
     uint64_t watchdog_due_ms, status_due_ms;
     int draining, stop_now;
