@@ -31,7 +31,7 @@
 #include <unistd.h>
 
 enum {
-    KILLED_LOCK_WAIT_MS = 2000,        /* for an orphan's lock */
+    KILLED_LOCK_WAIT_MS = 10000,       /* for an orphan's lock */
     ORPHAN_SECONDS = 5,                /* after the daemon's death, to end what is under way */
     SCAN_RECORDS = 4 * DISK_MAX_ITEMS, /* of a slice */
     WRITE_BYTES = 1 << 20,             /* of a transaction, unless one page is larger */

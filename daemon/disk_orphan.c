@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 int disk_lock_holder(const char *dir) {
@@ -17,13 +18,22 @@ int disk_lock_holder(const char *dir) {
     int holder = 0;
     snprintf(path, sizeof path, "%s/lock", dir);
     FILE *locks = stat(path, &lock) == 0 ? fopen("/proc/locks", "re") : NULL;
-    /*     3: FLOCK  ADVISORY  WRITE 2413 00:2f:91537 0 EOF   */
-    while (locks && !holder && fgets(line, sizeof line, locks)) {
-        int pid;
+    /*     3: FLOCK  ADVISORY  WRITE 2413 00:2f:91537 0 EOF
+     * Another file system's file may have the same number. The device is not always the one that
+     * stat says, so one that differs counts only where none is the same. */
+    while (locks && fgets(line, sizeof line, locks)) {
+        int pid, is_same;
+        unsigned device[2];
         unsigned long long inode;
-        if (sscanf(line, "%*d: FLOCK %*s WRITE %d %*x:%*x:%llu", &pid, &inode) == 2 &&
-            inode == lock.st_ino && pid > 0)
+        if (sscanf(line, "%*d: FLOCK %*s WRITE %d %x:%x:%llu", &pid, &device[0], &device[1],
+                   &inode) != 4 ||
+            inode != lock.st_ino || pid <= 0)
+            continue;
+        is_same = makedev(device[0], device[1]) == lock.st_dev;
+        if (is_same || !holder)
             holder = pid;
+        if (is_same)
+            break;
     }
     if (locks)
         fclose(locks);

@@ -29,7 +29,7 @@ enum {
 #define HOST_BYTES ((uint64_t)N_FRAMES * FRAME_BYTES)
 
 static uint64_t seed = 1, rng;
-static uint32_t stall_ms = 5000, lock_wait_ms = 100;
+static uint32_t stall_ms = 30000, lock_wait_ms = 100;
 static const char realm_name[] = "the realm of this test";
 
 typedef struct bench {
@@ -129,7 +129,7 @@ static void open_disk(const char *dir) {
 
 static void step(void) {
     struct pollfd fd = {.fd = disk_fd(b.d), .events = POLLIN};
-    CHECK(poll(&fd, 1, 20000) == 1);
+    CHECK(poll(&fd, 1, 100000) == 1);
     disk_step(b.d);
 }
 
@@ -302,7 +302,7 @@ static void test_basics(void) {
     CHECK_EQ(simple(DISK_VERIFY, &r), KVT_OK);
     CHECK_EQ(r.checked, N_PAGES);
     CHECK_EQ(r.deleted, 0);
-    disk_close(b.d, 5000);
+    disk_close(b.d, 60000);
 
     open_disk(dir); /* usage is right at once, and all is found */
     disk_count(b.d, &stats);
@@ -321,11 +321,11 @@ static void test_basics(void) {
     CHECK_EQ(r.deleted, N_PAGES);
     memset(b.there, 0, sizeof b.there);
     read_all();
-    disk_close(b.d, 5000);
+    disk_close(b.d, 60000);
     open_disk(dir);
     wait_scan();
     CHECK_EQ(b.n_found, 0);
-    disk_close(b.d, 5000);
+    disk_close(b.d, 60000);
     kit_remove(dir);
 }
 
@@ -392,7 +392,7 @@ static void test_kill(uint32_t rounds) {
     disk_count(b.d, &stats);
     CHECK_EQ(stats.restarts, rounds);
     CHECK_EQ(stats.moved_aside, 0);
-    disk_close(b.d, 5000);
+    disk_close(b.d, 60000);
     kit_remove(dir);
 }
 
@@ -440,7 +440,7 @@ static void test_cut(void) {
         disk_count(b.d, &stats);
         CHECK(stats.restarts > 0);
         check_works();
-        disk_close(b.d, 5000);
+        disk_close(b.d, 60000);
         kit_remove(dir);
     }
     CHECK(b.n_lost > 0);
@@ -464,7 +464,7 @@ static void test_removed(void) {
     CHECK_EQ(stats.moved_aside, 1);
     CHECK_EQ(b.n_lost - lost, 1);
     check_works();
-    disk_close(b.d, 5000);
+    disk_close(b.d, 60000);
     kit_remove(dir);
 }
 
@@ -517,7 +517,7 @@ static void test_doubt(void) {
         if (round == 1)
             b.there[99] = 0;
         read_all();
-        disk_close(b.d, 5000);
+        disk_close(b.d, 60000);
         kit_remove(dir);
     }
 }
@@ -532,7 +532,7 @@ static void test_flips(uint32_t rounds) {
     new_tree();
     open_disk(dir);
     write_range(0, 100);
-    disk_close(b.d, 5000);
+    disk_close(b.d, 60000);
     size_t n = kit_file_read(dir, "data.mdb", file, sizeof file);
     static const char stamp[] = "kvtrunk-disk-tier 1 closed unknown\n";
     static uint64_t serials[N_PAGES];
@@ -565,7 +565,7 @@ static void test_flips(uint32_t rounds) {
         n_died += stats.restarts > 0;
         n_aside += stats.moved_aside > 0;
         n_missed += n_ok < 100;
-        disk_close(b.d, 5000);
+        disk_close(b.d, 60000);
     }
     printf("test_disk: of %u damaged files %u gave misses, %u ended the helper, %u were moved "
            "aside\n",
@@ -624,7 +624,7 @@ static void test_full_disk(void) {
     CHECK(last.writes > first_writes); /* deleting made room */
     CHECK_EQ(disk_pid(b.d), pid);      /* nobody died of it */
     CHECK_EQ(b.n_lost, lost);          /* and nothing had to be thrown away */
-    disk_close(b.d, 5000);
+    disk_close(b.d, 60000);
     CHECK(umount(dir) == 0);
     CHECK(rmdir(dir) == 0);
 }
@@ -688,7 +688,7 @@ static void test_failing_disk(void) {
     write_range(100, 120);
     CHECK_EQ(b.there[100], 1);
     read_all();
-    disk_close(b.d, 5000);
+    disk_close(b.d, 60000);
     unsetenv("KVT_TEST_EIO");
     kit_remove(dir);
 }
@@ -703,9 +703,9 @@ static void test_silence(void) {
     int at[BATCH];
     disk_stats stats;
     new_tree();
-    stall_ms = 2000;
-    open_disk(dir);
     stall_ms = 5000;
+    open_disk(dir);
+    stall_ms = 30000;
     wait_scan();
     write_range(0, 100);
     for (int i = 0; i < BATCH; i++)
@@ -724,7 +724,7 @@ static void test_silence(void) {
     CHECK_EQ(stats.restarts, 1);
     CHECK_EQ(stats.moved_aside, 0);
     CHECK_EQ(stats.dropped, 1);
-    disk_close(b.d, 5000);
+    disk_close(b.d, 60000);
     kit_remove(dir);
 }
 
@@ -765,7 +765,7 @@ static void test_orphan(void) {
         for (int i = 0; i < 100; i++)
             CHECK_EQ(read_page(i), KVT_OK);
         CHECK_EQ(simple(DISK_FLUSH_ALL, NULL), KVT_OK);
-        disk_close(b.d, 5000);
+        disk_close(b.d, 60000);
         close(ready[0]);
         close(ready[1]);
     }
@@ -796,7 +796,7 @@ static void test_stopped_orphan(void) {
     open_disk(dir);
     wait_scan();
     CHECK_EQ(b.n_found, 100);
-    disk_close(b.d, 5000);
+    disk_close(b.d, 60000);
     close(ready[0]);
     close(ready[1]);
     kit_remove(dir);
@@ -830,7 +830,7 @@ static void test_refused(void) {
         job_new(&many[i], DISK_USAGE, &p, 0);
         CHECK_EQ(submit(&many[i]), i < 32 ? KVT_OK : KVT_EBUSY);
     }
-    disk_close(b.d, 5000); /* all of them are done */
+    disk_close(b.d, 60000); /* all of them are done */
     for (uint32_t i = 0; i < 32; i++)
         CHECK(many[i].done && many[i].request.status == KVT_OK);
     disk_close(NULL, 0);
