@@ -51,6 +51,10 @@ MUTANTS = [
     ("a claim that is not handed over", "daemon/core_lease.c",
      [("            node_set_filler(c, node, NONE);\n            c->wake = 1;\n",
        "            c->wake = 1;\n")]),
+    ("an expired claim whose places nobody gets", "daemon/core_claim.c",
+     [("    uint32_t patience = 64;\n", "    uint32_t patience = 0;\n")]),
+    ("an expired claim that is cut under another's", "daemon/core_claim.c",
+     [("expired_at(c, l->tail) == n_pins", "1")]),
     ("a page that is visible before it is sealed", "daemon/core_seal.c",
      [("static kvt_status copy_settle(core *c, const session *s, const core_job *job,"
        " core_copy *copy) {\n    if (copy->status != KVT_OK) {",
