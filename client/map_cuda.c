@@ -5,6 +5,9 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "client/assert.h"
 #include "kernels/cuda_handles.h"
@@ -74,29 +77,55 @@ static kvt_status cuda_says(int error, const char *what, char *why, size_t why_b
 
 /*
  * Memory that was given to another process must not be freed while that has it open, and CUDA does
- * not say when it has not. So an area that is done with waits here for the next client of this
- * process.
+ * not say when it has not. The daemon does: it holds a lock on the staging file until it has closed
+ * the area, and loses it when it dies. So an area that is done with waits here until its file can
+ * be locked.
  */
 struct kvt_cuda_area {
     kvt_cuda_area *next;
     kvt_wire_memory memory;
     int gpu;
+    int file; /* of the staging file */
     uint8_t *at;
 };
 
 static pthread_mutex_t areas_mutex = PTHREAD_MUTEX_INITIALIZER;
-static kvt_cuda_area *free_areas;
+static kvt_cuda_area *done_areas;
 
-static kvt_cuda_area *take_area(int gpu, uint64_t bytes) {
+static int is_let_go(const kvt_cuda_area *area) {
+    return flock(area->file, LOCK_EX | LOCK_NB) == 0;
+}
+
+static void area_free(kvt_cuda_area *area) {
+    int before = set_gpu(area->gpu);
+    cudaFree(area->at);
+    restore_gpu(before, area->gpu);
+    if (area->file >= 0)
+        close(area->file);
+    free(area);
+}
+
+/* Frees those that the daemon has let go of; returns whether there are others. */
+static int sweep_areas(void) {
     pthread_mutex_lock(&areas_mutex);
-    kvt_cuda_area **at = &free_areas;
-    while (*at && ((*at)->gpu != gpu || (*at)->memory.bytes != bytes))
-        at = &(*at)->next;
-    kvt_cuda_area *area = *at;
-    if (area)
-        *at = area->next;
+    for (kvt_cuda_area **at = &done_areas; *at;) {
+        kvt_cuda_area *area = *at;
+        if (is_let_go(area)) {
+            *at = area->next;
+            area_free(area);
+        } else {
+            at = &area->next;
+        }
+    }
+    int more = done_areas != NULL;
     pthread_mutex_unlock(&areas_mutex);
-    return area;
+    return more;
+}
+
+static void areas_tidy(uint32_t wait_ms) {
+    static const struct timespec pause = {.tv_nsec = 1000000};
+    while (sweep_areas() && wait_ms-- > 0)
+        nanosleep(&pause, NULL);
 }
 
 static kvt_status make_area(int gpu, uint64_t bytes, char *why, size_t why_bytes,
@@ -122,28 +151,28 @@ static kvt_status make_area(int gpu, uint64_t bytes, char *why, size_t why_bytes
 
 static kvt_status area_open(kvt_cuda_map *map, uint64_t bytes, char *why, size_t why_bytes,
                             kvt_wire_memory *ret_memory, kvt_cuda_area **ret_area) {
-    kvt_status status = KVT_OK;
-    kvt_cuda_area *area = take_area(map->gpu, bytes);
+    sweep_areas();
     int before = set_gpu(map->gpu);
-    if (!area)
-        status = make_area(map->gpu, bytes, why, why_bytes, &area);
+    kvt_status status = make_area(map->gpu, bytes, why, why_bytes, ret_area);
     restore_gpu(before, map->gpu);
-    if (status == KVT_OK) {
-        *ret_memory = area->memory;
-        *ret_area = area;
-    }
+    if (status == KVT_OK)
+        *ret_memory = (*ret_area)->memory;
     return status;
 }
 
-static void area_close(kvt_cuda_area *area, int in_doubt) {
-    if (!area || in_doubt) {
-        free(area);
+static void area_close(kvt_cuda_area *area, int file) {
+    if (!area)
+        return;
+    area->file = file;
+    if (file < 0) { /* nobody was told of it */
+        area_free(area);
         return;
     }
     pthread_mutex_lock(&areas_mutex);
-    area->next = free_areas;
-    free_areas = area;
+    area->next = done_areas;
+    done_areas = area;
     pthread_mutex_unlock(&areas_mutex);
+    sweep_areas();
 }
 
 /* --- batches ------------------------------------------------------------------------------------
@@ -517,6 +546,7 @@ const kvt_cuda_map_table kvt_cuda_map_calls = {.version = KVT_MODULE_VERSION,
                                                .read = map_read,
                                                .area_open = area_open,
                                                .area_close = area_close,
+                                               .areas_tidy = areas_tidy,
                                                .plan = plan,
                                                .is_plan = is_plan,
                                                .decode = decode,

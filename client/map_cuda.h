@@ -68,9 +68,12 @@ typedef struct kvt_cuda_map_table {
     /* A staging area on the map's GPU; it may outlive the map. */
     kvt_status (*area_open)(kvt_cuda_map *map, uint64_t bytes, char *why, size_t why_bytes,
                             kvt_wire_memory *ret_memory, kvt_cuda_area **ret_area);
-    /* in_doubt: the daemon may still read it. Then, as it has been given out, nobody can ever use
-     * it again in this process; else the next area of its size is this one. */
-    void (*area_close)(kvt_cuda_area *area, int in_doubt);
+    /* `file` is the staging file that names it, which becomes the area's: the daemon holds a lock
+     * on that as long as it may read the area, which is freed once that is over. -1: nobody was
+     * told of the area. */
+    void (*area_close)(kvt_cuda_area *area, int file);
+    /* Frees what the daemon has let go of, and waits so long for what it has not. */
+    void (*areas_tidy)(uint32_t wait_ms);
 
     /* Looks at the pages (verify: at their checksums too), on the stream. */
     kvt_status (*plan)(kvt_cuda_map *map, const kvt_page_shape *shape, const kvt_cuda_piece *pieces,

@@ -28,6 +28,10 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+enum {
+    LET_GO_MS = 100
+}; /* for an area that the daemon closes; after that the next call frees it */
+
 struct kvt_staging {
     kvt_staging *next; /* of all that are mapped */
     uint64_t epoch;
@@ -39,6 +43,7 @@ struct kvt_staging {
     uint32_t n_unsafe;
     uint32_t n_free;
     int linked; /* the name is still there: the daemon has not opened it */
+    int file;   /* of a file with an area, to learn when the daemon has closed that; else -1 */
     const kvt_cuda_map_table *calls;
     kvt_cuda_area *area; /* as large as the slots, on the arena's GPU; NULL: none */
     kvt_wire_memory memory;
@@ -96,8 +101,8 @@ static void staging_free(kvt_staging *s) {
     staging_unlink(s);
     if (s->bytes)
         munmap(s->bytes, s->n_bytes);
-    if (s->area) /* an unsafe slot is one that the daemon may be reading */
-        s->calls->area_close(s->area, s->n_unsafe > 0);
+    if (s->area)
+        s->calls->area_close(s->area, s->file);
     free(s);
 }
 
@@ -131,6 +136,7 @@ static kvt_status staging_new(kvt_client *c, uint64_t epoch, kvt_staging **ret_s
     memcpy(folder, c->staging_dir, sizeof folder);
     pthread_mutex_unlock(&c->lock);
     s->epoch = epoch;
+    s->file = -1;
     s->slot_bytes = c->group_offset[c->geometry.n_groups];
     s->n_bytes = s->slot_bytes * n_slots;
     s->n_slots = s->n_free = n_slots;
@@ -147,7 +153,10 @@ static kvt_status staging_new(kvt_client *c, uint64_t epoch, kvt_staging **ret_s
         s->linked = 1;
         s->name = strrchr(s->path, '/') + 1;
         status = fill_file(s, fd);
-        close(fd);
+        if (s->area)
+            s->file = fd;
+        else
+            close(fd);
     }
     if (status == KVT_OK)
         *ret_staging = s;
@@ -269,10 +278,13 @@ void kvt_staging_known(kvt_client *c, const char *name) {
 }
 
 void kvt_staging_close(kvt_client *c) {
+    const kvt_cuda_map_table *calls = c->staging && c->staging->area ? c->staging->calls : NULL;
     while (c->stagings) {
         kvt_staging *s = c->stagings;
         c->stagings = s->next;
         staging_free(s);
     }
     c->staging = NULL;
+    if (calls) /* the daemon has been told that the session is over */
+        calls->areas_tidy(LET_GO_MS);
 }

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -49,7 +50,11 @@ static kvt_status open_staging(const jobs *j, const core_job *job, int *ret_fd) 
                : errno == ENOMEM                    ? KVT_ENOMEM
                                                     : KVT_EIO;
     kvt_status status = KVT_OK;
-    if (fstat(fd, &info) != 0)
+    /* Held until the area in it is closed, too: the worker frees that when it gets the lock. If it
+     * has it already, it has given up on this file. */
+    if (flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+        status = KVT_ENOENT;
+    else if (fstat(fd, &info) != 0)
         status = KVT_EIO;
     else if (!S_ISREG(info.st_mode) || info.st_uid != job->uid)
         status = KVT_EDENIED;
@@ -79,9 +84,9 @@ static kvt_status open_area(const jobs *j, const core_job *job, int fd, kvt_stag
 
 static void close_staging(const jobs *j, const job_staging *staging) {
     const kvt_device_ops *ops = j->options.device->ops;
-    close(staging->fd);
     if (staging->staged)
         ops->unstage(j->options.device, staging->staged);
+    close(staging->fd);
 }
 
 static void stage(jobs *j, core_job *job) {

@@ -150,7 +150,8 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
         return error;
     if (check_event(event) != cudaSuccess)
         return fail(cudaErrorInvalidResourceHandle);
-    if (event->stream && event->cell->recorder.pid == st.pid)
+    /* The stream of one that has passed may be gone. */
+    if (event->stream && event->cell->recorder.pid == st.pid && query(event) == cudaErrorNotReady)
         wait_for(l, event->stream, event->stream_position);
     while ((error = query(event)) == cudaErrorNotReady) { /* another process's GPU */
         l.unlock();

@@ -365,24 +365,91 @@ static void test_unsealed(const e2e_daemon *d) {
     gpu_stream_free(stream);
 }
 
-/* An area that was given to the daemon cannot be freed, so the next client of the process has it:
- * however many come and go, there is one. Only the stand-in counts them. */
-static void test_areas(const e2e_daemon *d) {
-    unsigned (*exported)(void), first = 0;
-    if (getenv("KVT_TEST_CUDART"))
-        return;
+/* Areas that this process has and that were given to the daemon, with one client open. Only the
+ * stand-in counts them. */
+static unsigned count_areas(const e2e_daemon *d) {
+    e2e_worker w;
+    unsigned (*exported)(void);
     *(void **)(void *)&exported = gpu_symbol("fake_cuda_exported");
+    e2e_await(d, "sessions", 1); /* that which asks: the others' areas are closed in the daemon */
+    e2e_worker_open(&w, d, 13, 20000);
+    unsigned n = exported();
+    e2e_worker_close(&w);
+    return n;
+}
+
+/* An area is freed when the daemon has closed it: however many clients come and go, there is one.
+ */
+static void test_areas(const e2e_daemon *d) {
     for (uint32_t round = 0; round < 5; round++) {
         e2e_worker w;
         uint32_t tokens[40];
         e2e_worker_open(&w, d, 13, 20000);
         CHECK_EQ(kvt_release(filled(&w, tokens, 40, 40000000 + 1000 * round)), KVT_OK);
         e2e_worker_close(&w);
-        if (round == 0)
-            first = exported();
+        CHECK_EQ(count_areas(d), 1);
     }
-    CHECK(first > 0);
-    CHECK_EQ(exported(), first);
+}
+
+/* A client with a SEAL that is not answered: the daemon, which is stopped, may come to read the
+ * area at any time. */
+static kvt_client *in_doubt(const e2e_daemon *d, uint32_t first, kvt_lease **ret_lease) {
+    kvt_options options = {.socket = d->socket, .timeout_ms = 300};
+    kvt_realm realm;
+    kvt_client *client;
+    kvt_layout from;
+    uint32_t tokens[16];
+    void *part[2] = {gpu_memory(E2E_PART_BYTES), gpu_memory(E2E_PART_BYTES)},
+         *stream = gpu_stream();
+    e2e_realm(&realm);
+    kvt_layout_token_major(&realm.geometry, 16, part[0], part[1], &from);
+    for (uint32_t t = 0; t < 16; t++)
+        tokens[t] = first + t;
+    for (int p = 0; p < 2; p++)
+        gpu_set(part[p], 0, E2E_PART_BYTES, stream);
+    kvt_status status;
+    do /* the short time is for the seal alone */
+        status = kvt_open(&options, &realm, &client);
+    while (status == KVT_ETIMEDOUT);
+    CHECK_MSG(status == KVT_OK, "%s", kvt_last_error());
+    while ((status = kvt_acquire(client, tokens, 16, KVT_CLAIM, ret_lease)) == KVT_ETIMEDOUT)
+        ;
+    CHECK_EQ(status, KVT_OK);
+    CHECK_EQ(kvt_encode_device(*ret_lease, 0, 1, &from, NULL, stream), KVT_OK);
+    CHECK(kill(d->pid, SIGSTOP) == 0);
+    CHECK_EQ(kvt_seal(*ret_lease, NULL), KVT_ETIMEDOUT);
+    for (int p = 0; p < 2; p++)
+        gpu_free(part[p]);
+    gpu_stream_free(stream);
+    return client;
+}
+
+/* Then it is freed as well, and not before the daemon has closed it: when the session ends, and
+ * when the daemon dies. */
+static void test_areas_in_doubt(e2e_daemon *d, const char *const *settings) {
+    unsigned (*exported)(void);
+    kvt_lease *lease;
+    *(void **)(void *)&exported = gpu_symbol("fake_cuda_exported");
+    for (uint32_t round = 0; round < 3; round++) {
+        kvt_client *client = in_doubt(d, 41000000 + 1000 * round, &lease);
+        if (round == 1) { /* the daemon has not heard of its end when it closes */
+            kvt_close(client);
+            kvt_release(lease);
+            CHECK_EQ(exported(), 1);
+        }
+        CHECK(kill(d->pid, SIGCONT) == 0);
+        if (round != 1) {
+            kvt_release(lease);
+            kvt_close(client);
+        }
+        CHECK_EQ(count_areas(d), 1);
+    }
+    kvt_client *client = in_doubt(d, 42000000, &lease);
+    CHECK(WIFSIGNALED(e2e_stop(d, SIGKILL)));
+    kvt_release(lease);
+    kvt_close(client);
+    CHECK_EQ(exported(), 0);
+    e2e_start(d, settings);
 }
 
 /* --- a path's first tokens -----------------------------------------------------------------------
@@ -720,7 +787,10 @@ int main(int argc, char **argv) {
     test_waits(&d);
     test_close(&d);
     test_unsealed(&d);
-    test_areas(&d);
+    if (!getenv("KVT_TEST_CUDART")) {
+        test_areas(&d);
+        test_areas_in_doubt(&d, settings);
+    }
     test_paged(&d);
     test_first_tokens(&d);
     if (argc > 1) {
