@@ -236,6 +236,7 @@ static kvt_status client_open(const kvt_options *options, const kvt_realm *realm
     if (status == KVT_OK)
         status = kvt_transport_open(c->socket, &c->transport);
     if (status == KVT_OK) {
+        kvt_transport_on_end(c->transport, kvt_session_ended, c);
         status = kvt_session_up(c, realm ? KVT_UP_STAGED : 0, kvt_client_deadline(c), &session);
         if (is_absent(status) && (c->flags & KVT_OPEN_LAZY))
             status = KVT_OK;

@@ -40,6 +40,7 @@ typedef struct kvt_arena {
     uint64_t boot_id;
     const uint64_t *generations;
     uint64_t max_frames;
+    int file;            /* that the daemon holds a lock on as long as it lives; -1: not known */
     const uint8_t *data; /* NULL: in a GPU's memory */
     uint64_t data_bytes;
     const kvt_cuda_map_table *calls; /* where it is */
@@ -201,6 +202,13 @@ kvt_status kvt_session_up(kvt_client *c, int needs, uint64_t deadline_ms, kvt_se
 /* The connection that `seen` was on is gone, or does not know its session. */
 void kvt_session_down(kvt_client *c, const kvt_session *seen);
 
+/* A connection ended. If the daemon did, too, its arena is unmapped: now, or with the last lease.
+ * Memory that somebody has mapped is not free for the next daemon. */
+void kvt_session_ended(void *client);
+
+/* Unmaps what neither the session nor a lease uses. With the lock held. */
+void kvt_arenas_sweep(kvt_client *c);
+
 /* The daemon does not know the realm's number of `seen` any more. */
 void kvt_session_forget_realm(kvt_client *c, const kvt_session *seen);
 
@@ -281,6 +289,8 @@ int kvt_canceled(void);
 /* Maps the arena read-only. KVT_EIO, KVT_EDENIED, KVT_EPROTO (it is not the daemon's arena). */
 kvt_status kvt_arena_map(const char *path, uint64_t boot_id, kvt_arena **ret_arena);
 void kvt_arena_unmap(kvt_arena *arena);
+/* Has the daemon ended whose arena it is? 0: no, or it cannot be told. */
+int kvt_arena_is_over(const kvt_arena *arena);
 
 /* Does the page lie inside? */
 int kvt_arena_has(const kvt_arena *arena, const kvt_wire_page *page);

@@ -89,6 +89,8 @@ static void lease_strip(kvt_lease *lease, int closed) {
     if (lease->arena && !closed)
         lease->arena->refs--;
     lease->arena = NULL;
+    if (!closed)
+        kvt_arenas_sweep(c);
     pthread_mutex_unlock(&c->lock);
 }
 
@@ -212,7 +214,7 @@ static kvt_status take_reply(kvt_lease *lease, const kvt_reply *reply, size_t n_
 static kvt_status join_epoch(kvt_lease *lease, const kvt_reply *reply) {
     kvt_client *c = lease->client;
     pthread_mutex_lock(&c->lock);
-    int same = c->session.epoch == reply->session.epoch;
+    int same = c->session.epoch == reply->session.epoch && c->arena;
     lease->epoch = c->session.epoch;
     lease->session = c->session.number;
     if (same) {

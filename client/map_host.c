@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -93,12 +94,25 @@ static kvt_status map_file(kvt_arena *arena, const char *path, int fd) {
     return KVT_OK;
 }
 
+/* Locked for sharing, so that those who ask do not take each other for the daemon. */
+static int is_locked(int fd) {
+    if (flock(fd, LOCK_SH | LOCK_NB) != 0)
+        return 1;
+    flock(fd, LOCK_UN);
+    return 0;
+}
+
+int kvt_arena_is_over(const kvt_arena *arena) {
+    return arena->file >= 0 && !is_locked(arena->file);
+}
+
 kvt_status kvt_arena_map(const char *path, uint64_t boot_id, kvt_arena **ret_arena) {
     int fd = -1;
     kvt_status status = KVT_OK;
     kvt_arena *arena = kvt_memory_get(sizeof *arena);
     if (!arena)
         return kvt_error_plain(KVT_ENOMEM);
+    arena->file = -1;
     fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     if (fd < 0) {
         status = kvt_error(errno == EACCES ? KVT_EDENIED : KVT_EIO,
@@ -108,6 +122,10 @@ kvt_status kvt_arena_map(const char *path, uint64_t boot_id, kvt_arena **ret_are
     status = map_file(arena, path, fd);
     if (status == KVT_OK)
         status = take_header(arena, path, boot_id);
+    if (status == KVT_OK && is_locked(fd)) {
+        arena->file = fd;
+        fd = -1;
+    }
 out:
     if (fd >= 0)
         close(fd);
@@ -123,6 +141,8 @@ void kvt_arena_unmap(kvt_arena *arena) {
         arena->calls->close(arena->gpu);
     if (arena->base)
         munmap((void *)(uintptr_t)arena->base, arena->n_bytes);
+    if (arena->file >= 0)
+        close(arena->file);
     free(arena);
 }
 

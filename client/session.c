@@ -13,11 +13,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 enum {
     MAX_ROUNDS = 4, /* a daemon that denies each session right after giving it is not served */
     STAGE_AGAIN_MS = 2,
+    LEAVE_EVERY_MS = 5, /* looks whether the daemon ended with its connection, */
+    LEAVE_TRIES = 200,  /* so often */
 };
 
 static kvt_session session_now(kvt_client *c) {
@@ -97,8 +100,7 @@ static kvt_status say_hello(kvt_client *c, uint64_t deadline_ms) {
 /* --- what belongs to a session ------------------------------------------------------------------
  */
 
-/* Unmaps what neither the session nor a lease uses. With the lock held. */
-static void sweep_arenas(kvt_client *c) {
+void kvt_arenas_sweep(kvt_client *c) {
     for (kvt_arena **at = &c->arenas; *at;) {
         kvt_arena *arena = *at;
         if (arena->refs == 0) {
@@ -120,7 +122,7 @@ static kvt_status map_arena(kvt_client *c) {
     arena->next = c->arenas;
     c->arenas = arena;
     c->arena = arena;
-    sweep_arenas(c);
+    kvt_arenas_sweep(c);
     pthread_mutex_unlock(&c->lock);
     return KVT_OK;
 }
@@ -301,11 +303,64 @@ kvt_status kvt_session_up(kvt_client *c, int needs, uint64_t deadline_ms,
     return status;
 }
 
+/* With the lock held; the arena stays while the daemon lives, since the session may go on. Whoever
+ * is just bringing the session up has it in hand, and finds out. */
+static void leave_arena(kvt_client *c) {
+    if (!c->arena || c->gate || !kvt_arena_is_over(c->arena))
+        return;
+    c->session.up = 0; /* the next call says hello, and learns where the next arena is */
+    c->arena->refs--;
+    c->arena = NULL;
+    kvt_arenas_sweep(c);
+}
+
 void kvt_session_down(kvt_client *c, const kvt_session *seen) {
     pthread_mutex_lock(&c->lock);
     if (c->session.connection == seen->connection)
         c->session.up = 0;
+    leave_arena(c);
     pthread_mutex_unlock(&c->lock);
+}
+
+/* 0: there is nothing (more) to do. */
+static int try_leave_arena(kvt_client *c) {
+    if (kvt_client_enter(c) != KVT_OK)
+        return 0;
+    pthread_mutex_lock(&c->lock);
+    leave_arena(c);
+    int again = c->arena != NULL;
+    pthread_mutex_unlock(&c->lock);
+    again = again && !kvt_transport_connected(c->transport); /* else the daemon lives */
+    kvt_client_leave(c);
+    return again;
+}
+
+static void *leave_main(void *client) {
+    static const struct timespec pause = {.tv_nsec = LEAVE_EVERY_MS * 1000000};
+    for (int i = 0; i < LEAVE_TRIES && try_leave_arena(client); i++)
+        nanosleep(&pause, NULL);
+    kvt_client_unref(client);
+    return NULL;
+}
+
+/* In a thread for a moment: a process that ends closes its connections somewhat before it loses its
+ * locks, and nng needs its thread. Its threads block all signals, and so does this one. Without one
+ * the next call does it. */
+void kvt_session_ended(void *client) {
+    kvt_client *c = client;
+    pthread_attr_t detached;
+    pthread_t thread;
+    pthread_mutex_lock(&c->lock);
+    int wanted = c->arena && !c->closing;
+    c->refs += (uint32_t)wanted;
+    pthread_mutex_unlock(&c->lock);
+    if (!wanted)
+        return;
+    pthread_attr_init(&detached);
+    pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
+    if (pthread_create(&thread, &detached, leave_main, c) != 0)
+        kvt_client_unref(c);
+    pthread_attr_destroy(&detached);
 }
 
 void kvt_session_forget_realm(kvt_client *c, const kvt_session *seen) {

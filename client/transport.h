@@ -33,6 +33,10 @@ uint64_t kvt_now_ms(void);
  * KVT_ENOMEM. */
 kvt_status kvt_transport_open(const char *path, kvt_transport **ret_transport);
 
+/* Called each time a connection ended, by a thread of nng's, with no lock held; not after
+ * kvt_transport_close, nor when it is not told either. Set before the first call. */
+void kvt_transport_on_end(kvt_transport *t, void (*ended)(void *context), void *context);
+
 /* No call may be inside. NULL is accepted. */
 void kvt_transport_close(kvt_transport *t);
 

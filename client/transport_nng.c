@@ -90,7 +90,10 @@ struct kvt_transport {
     uint64_t number; /* of the newest request */
     uint64_t n_expired;
     int stopped;
-    int overdue; /* closed, and nng is still at it: counted in n_overdue */
+    void (*ended)(void *context); /* of a connection; NULL: nobody is told */
+    void *context;
+    uint32_t n_telling; /* threads that are in it */
+    int overdue;        /* closed, and nng is still at it: counted in n_overdue */
 };
 
 /* Was an uplink abandoned in this process? Then nng's clearing of pipes may hang, and nobody is
@@ -249,11 +252,14 @@ static void link_lost(uplink *l) {
 static void on_pipe(nng_pipe pipe, nng_pipe_ev event, void *argument) {
     uplink *l = argument;
     kvt_transport *t = l->transport;
+    int tells = 0;
     pthread_mutex_lock(&t->lock);
     if (l->closing) {
         /* nothing of it counts any more */
     } else if (event == NNG_PIPE_EV_REM_POST) {
         link_lost(l);
+        tells = l == t->links && t->ended;
+        t->n_telling += (uint32_t)tells;
     } else if (l == t->links) {
         l->pipe = pipe;
         l->n_pipes++;
@@ -262,6 +268,13 @@ static void on_pipe(nng_pipe pipe, nng_pipe_ev event, void *argument) {
     } else {
         link_retire(l); /* an abandoned one recovers: too late, but it can be closed now */
     }
+    pthread_mutex_unlock(&t->lock);
+    if (!tells)
+        return;
+    t->ended(t->context);
+    pthread_mutex_lock(&t->lock);
+    t->n_telling--;
+    pthread_cond_broadcast(&t->changed);
     pthread_mutex_unlock(&t->lock);
 }
 
@@ -418,14 +431,22 @@ kvt_status kvt_transport_open(const char *path, kvt_transport **ret_transport) {
     return KVT_OK;
 }
 
+void kvt_transport_on_end(kvt_transport *t, void (*ended)(void *context), void *context) {
+    t->ended = ended;
+    t->context = context;
+}
+
 void kvt_transport_close(kvt_transport *t) {
     if (!t)
         return;
     uint64_t until_ms = kvt_now_ms() + (atomic_load(&n_overdue) > 0 ? 0 : CLOSE_MS);
     pthread_mutex_lock(&t->lock);
     t->stopped = 1;
+    t->ended = NULL;
     while (t->links)
         link_retire(t->links);
+    while (t->n_telling > 0)
+        pthread_cond_wait(&t->changed, &t->lock);
     while (t->refs > 1 && kvt_now_ms() < until_ms)
         wait_until(t, until_ms);
     if (t->refs > 1) {

@@ -141,13 +141,13 @@ kvt_status arena_group_gid(const char *group, uint32_t *ret_gid, char *why, size
 /* --- opening -----------------------------------------------------------------------------------
  */
 
-/* The daemon's lock on the file says that it lives (is_abandoned), and only with the header is it
- * an arena to others. */
+/* The daemon's lock on the file says that it lives (is_abandoned, and workers ask, too), and only
+ * with the header is it an arena to others. */
 static void write_head(arena_have *have, const kvt_wire_memory *memory) {
     char *head = have->device->ops->head(have->device);
     have->lock = open(have->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     if (have->lock >= 0)
-        flock(have->lock, LOCK_SH | LOCK_NB);
+        flock(have->lock, LOCK_EX | LOCK_NB);
     if (memory)
         memcpy(head + KVT_ARENA_MEMORY_OFFSET, memory, sizeof *memory);
     memcpy(head, &have->header, sizeof have->header);

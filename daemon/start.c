@@ -434,9 +434,16 @@ static void close_tenant(tenant *t, int is_idle) {
             unlink(t->arenas[i].path);
     }
     watch_close(t->watch);
-    for (uint32_t i = 0; i < t->n_arenas; i++)
+}
+
+/* With their locks: workers look whether the arena is still somebody's when their connection ends.
+ */
+static void give_up_arenas(tenant *t) {
+    for (uint32_t i = 0; i < t->n_arenas; i++) {
         if (t->arenas[i].lock >= 0)
             close(t->arenas[i].lock);
+        t->arenas[i].lock = -1;
+    }
 }
 
 static volatile sig_atomic_t code_at_limit;
@@ -470,6 +477,8 @@ void shell_close(shell *sh, int code) {
     limit_close(code);
     for (uint32_t i = 0; i < sh->n_tenants && is_idle; i++)
         jobs_close(sh->tenants[i].jobs);
+    for (uint32_t i = 0; i < sh->n_tenants; i++)
+        give_up_arenas(&sh->tenants[i]);
     server_close(sh->server);
     if (sh->inbox)
         empty_inbox(sh);

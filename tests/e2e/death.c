@@ -86,6 +86,56 @@ static void stale_leases(e2e_daemon *d, const char *const *settings) {
     e2e_worker_close(&w);
 }
 
+/* What this process has mapped of arenas: their files, and memory of the GPU's stand-in. */
+static uint32_t n_mapped(void) {
+    char line[1024];
+    uint32_t n = 0;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    CHECK(maps);
+    while (fgets(line, sizeof line, maps))
+        n += strstr(line, ".arena") || strstr(line, "fake-cuda");
+    fclose(maps);
+    return n;
+}
+
+static void await_mapped(uint32_t n) {
+    time_t start = time(NULL);
+    while (n_mapped() > n)
+        CHECK_MSG(time(NULL) - start < 30, "%u mapped, and not %u", n_mapped(), n);
+}
+
+/* A worker that asks for nothing lets go of a dead daemon's arena, whose memory the next one may
+ * need: at once, or with its last lease. */
+static void letting_go(e2e_daemon *d, const char *const *settings) {
+    for (int round = 0; round < 4; round++) {
+        e2e_worker w;
+        kvt_lease *lease = NULL;
+        uint32_t token = 5;
+        e2e_worker_prepare(&w, 2, E2E_MAX_TOKENS);
+        kvt_options options = {.socket = d->socket, .timeout_ms = 5000};
+        uint32_t before = n_mapped();
+        CHECK_EQ(kvt_open(&options, &w.realm, &w.client), KVT_OK);
+        uint32_t staging = e2e_on_gpu() && !getenv("KVT_TEST_CUDART"); /* its own area */
+        if (round / 2 == 1)
+            CHECK_EQ(kvt_acquire(w.client, &token, 1, 0, &lease), KVT_OK);
+        CHECK(n_mapped() > before + staging);
+        e2e_stop(d, round % 2 ? SIGTERM : SIGKILL);
+        if (lease) {
+            CHECK(n_mapped() > before + staging);
+            kvt_release(lease);
+        }
+        await_mapped(before + staging);
+        e2e_start(d, settings);
+        kvt_status status;
+        do
+            status = kvt_acquire(w.client, &token, 1, 0, &lease);
+        while (status == KVT_ECONN || status == KVT_ETIMEDOUT);
+        CHECK_MSG(status == KVT_OK, "%s", kvt_last_error());
+        CHECK_EQ(kvt_release(lease), KVT_OK);
+        e2e_worker_close(&w);
+    }
+}
+
 int main(int argc, char **argv) {
     int child = e2e_child_main(argc, argv, jobs);
     if (child >= 0)
@@ -115,6 +165,7 @@ int main(int argc, char **argv) {
         CHECK_EQ(e2e_child_end(&workers[i]), 0);
     }
     stale_leases(&d, settings);
+    letting_go(&d, settings);
     e2e_finish(&d);
     return 0;
 }
