@@ -9,70 +9,37 @@
 
 enum { NEVER = UINT32_MAX };
 
-/* Kept pages, the one asked for last on top. */
+/* Kept pages, the one asked for last in front: heap.h. */
 typedef struct heap {
-    uint32_t *pages;
-    uint32_t *places; /* of each page, + 1; 0: not kept */
-    uint32_t *next;   /* request that asks for it next */
+    uint32_t *members, *places;
+    uint32_t *next; /* request that asks for each page next */
     uint32_t n;
 } heap;
+typedef uint32_t heap_index;
 
 /* Asked for later; of what is asked for together the deeper one, which has the higher number. */
-static int is_later(const heap *h, uint32_t a, uint32_t b) {
+static int goes_before(const heap *h, uint32_t a, uint32_t b) {
     return h->next[a] > h->next[b] || (h->next[a] == h->next[b] && a > b);
 }
 
-static void put(heap *h, uint32_t place, uint32_t page) {
-    h->pages[place] = page;
-    h->places[page] = place + 1;
-}
-
-static void settle(heap *h, uint32_t place, uint32_t page) {
-    while (place > 0 && is_later(h, page, h->pages[(place - 1) / 2])) {
-        put(h, place, h->pages[(place - 1) / 2]);
-        place = (place - 1) / 2;
-    }
-    for (;;) {
-        uint64_t below = 2 * (uint64_t)place + 1;
-        if (below >= h->n)
-            break;
-        if (below + 1 < h->n && is_later(h, h->pages[below + 1], h->pages[below]))
-            below++;
-        if (!is_later(h, h->pages[below], page))
-            break;
-        put(h, place, h->pages[below]);
-        place = (uint32_t)below;
-    }
-    put(h, place, page);
-}
-
-static void take_out(heap *h, uint32_t page) {
-    uint32_t place = h->places[page] - 1, last = h->pages[--h->n];
-    h->places[page] = 0;
-    if (last != page)
-        settle(h, place, last);
-}
-
-static void put_in(heap *h, uint32_t page) {
-    settle(h, h->n++, page);
-}
+#include "daemon/heap.h"
 
 /* The page is asked for now, and next by the request `next`. */
 static void ask(heap *h, uint32_t room, uint32_t page, uint32_t next, sim_result *result) {
     h->next[page] = next;
     if (h->places[page]) {
-        settle(h, h->places[page] - 1, page);
+        heap_put(h, page);
         return;
     }
     if (next == NEVER || room == 0)
         return;
     if (h->n == room) {
-        if (!is_later(h, h->pages[0], page))
+        if (!goes_before(h, h->members[0], page))
             return;
-        take_out(h, h->pages[0]);
+        heap_drop(h, h->members[0]);
         result->evictions++;
     }
-    put_in(h, page);
+    heap_put(h, page);
     result->pages_most = h->n > result->pages_most ? h->n : result->pages_most;
 }
 
@@ -92,11 +59,11 @@ kvt_status sim_run_opt(const sim_trace *t, const sim_setting *setting, sim_resul
     kvt_status status = KVT_OK;
     uint64_t fit = setting->capacity_bytes / setting->full_bytes[0];
     uint32_t room = fit < t->n_pages ? (uint32_t)fit : t->n_pages;
-    heap h = {.pages = malloc((t->n_pages + (size_t)1) * sizeof *h.pages),
+    heap h = {.members = malloc((t->n_pages + (size_t)1) * sizeof *h.members),
               .places = calloc(t->n_pages, sizeof *h.places),
               .next = malloc(t->n_pages * sizeof *h.next)};
     uint32_t *again = malloc(t->n_asked * sizeof *again);
-    if (!h.pages || !h.places || !h.next || !again) {
+    if (!h.members || !h.places || !h.next || !again) {
         status = KVT_ENOMEM;
         goto out;
     }
@@ -110,7 +77,7 @@ kvt_status sim_run_opt(const sim_trace *t, const sim_setting *setting, sim_resul
     }
     *ret_result = result;
 out:
-    free(h.pages);
+    free(h.members);
     free(h.places);
     free(h.next);
     free(again);

@@ -223,29 +223,30 @@ static radix_node coldest_on_disk(core *c, uint64_t for_key, uint64_t *ret_bytes
 /* Has so much gone since the last write that there is something else that is wrong? A file system
  * that others fill as fast, say: it is not to cost all that is on it. */
 static int freed_in_vain(const tiers *t) {
-    return t->disk_full && t->freed > (t->disk_used + t->freed) / 4;
+    return t->disk_full && t->freed_bytes > (t->disk_used + t->freed_bytes) / 4;
 }
 
 int room_disk(core *c, uint64_t bytes, uint64_t for_key) {
     tiers *t = c->tiers;
-    uint64_t freed = 0, of_node = 0, goal = TIER_BATCH * bytes, most = c->config.disk_bytes / 64;
+    uint64_t freed_bytes = 0, gone_bytes = 0, goal_bytes = TIER_BATCH * bytes;
+    uint64_t most_bytes = c->config.disk_bytes / 64;
     t->disk_stuck = 0;
     if (t->disk_used + bytes <= t->disk_limit && !t->disk_full)
         return 1;
     /* Room for a whole job at once, as long as that is little against all there is. */
-    goal = goal < most ? goal : most;
-    goal = goal > bytes ? goal : bytes;
+    goal_bytes = goal_bytes < most_bytes ? goal_bytes : most_bytes;
+    goal_bytes = goal_bytes > bytes ? goal_bytes : bytes;
     /* What is to be erased already may be enough. */
-    for (uint32_t i = 0; i < t->n_erase && freed < goal; i++)
-        freed += t->erase[(t->first_erase + i) % t->max_pages].bytes;
-    while (freed < goal && !freed_in_vain(t)) {
-        radix_node node = coldest_on_disk(c, for_key, &of_node);
+    for (uint32_t i = 0; i < t->n_erase && freed_bytes < goal_bytes; i++)
+        freed_bytes += t->erase[(t->first_erase + i) % t->max_pages].bytes;
+    while (freed_bytes < goal_bytes && !freed_in_vain(t)) {
+        radix_node node = coldest_on_disk(c, for_key, &gone_bytes);
         if (node == RADIX_NONE)
             break;
         evict_subtree(c, node);
-        freed += of_node;
-        t->freed += of_node;
+        freed_bytes += gone_bytes;
+        t->freed_bytes += gone_bytes;
     }
-    t->disk_stuck = freed == 0;
+    t->disk_stuck = freed_bytes == 0;
     return 0;
 }

@@ -323,7 +323,7 @@ static void write_done(core *c, core_copy *copy, const core_record *record) {
         tier_set_flags(c, copy->page, TIER_ON_DISK, TIER_WRITING | TIER_STALE_RECORD);
         set_record_bytes(c, copy->page, copy->bytes);
         c->counts.pages_written++;
-        t->freed = 0;
+        t->freed_bytes = 0;
         if (at->flags & TIER_NO_DISK && page_get(c->pages, copy->page)->node != RADIX_NONE)
             tier_withdraw(c, page_get(c->pages, copy->page)->node);
     } else {

@@ -281,7 +281,7 @@ typedef struct tiers {
     /* What waits for the disk is colder than all that is there, as far as was looked: it may go as
      * soon as the host tier is short, or it would keep all others from going down. */
     int disk_stuck;
-    uint64_t freed;         /* evicted for room since a page was written */
+    uint64_t freed_bytes;   /* evicted for room since a page was written */
     uint64_t stuck_at;      /* pages sealed then: some more, and it is looked again */
     uint64_t disk_retry_ms; /* when the disk is asked again, though nothing was erased */
     int down_busy, write_busy, erase_busy, verify_busy; /* one job of each kind at a time */

@@ -32,10 +32,9 @@ typedef struct policy_prefix {
 /* What a rule would keep of the sample if it alone had been followed since the first eviction. */
 typedef struct policy_shadow {
     uint32_t n;
-    uint32_t
-        key[SAMPLE_SLOTS]; /* of the prefix in the slot: the least goes first, cut to 32 bits */
-    uint16_t heap[SAMPLE_SLOTS];
-    uint16_t place[SAMPLE_SLOTS]; /* 1 + where the slot stands in the heap; 0: it is not kept */
+    uint32_t keys[SAMPLE_SLOTS]; /* of each slot's prefix: the least goes first, cut to 32 bits */
+    uint16_t members[SAMPLE_SLOTS]; /* slots, a heap: heap.h */
+    uint16_t places[SAMPLE_SLOTS];
 } policy_shadow;
 
 struct policy {

@@ -728,35 +728,57 @@ static void test_silence(void) {
     kit_remove(dir);
 }
 
+/* A process that has the disk tier, has 100 pages written and then does what is left for it, until
+ * it is killed. */
+typedef struct owner {
+    pid_t pid;
+    int helper;
+} owner;
+
+static owner start_owner(const char *dir, void (*then)(void)) {
+    int ready[2];
+    owner o = {0};
+    CHECK(pipe(ready) == 0);
+    new_tree();
+    fflush(stdout);
+    o.pid = fork();
+    CHECK(o.pid >= 0);
+    if (o.pid == 0) {
+        open_disk(dir);
+        write_range(0, 100);
+        if (then)
+            then();
+        o.helper = disk_pid(b.d);
+        CHECK(write(ready[1], &o.helper, sizeof o.helper) == sizeof o.helper);
+        for (;;)
+            pause();
+    }
+    close(ready[1]);
+    CHECK(read(ready[0], &o.helper, sizeof o.helper) == sizeof o.helper);
+    close(ready[0]);
+    return o;
+}
+
+static void kill_owner(owner o) {
+    int status;
+    CHECK(kill(o.pid, SIGKILL) == 0);
+    CHECK(waitpid(o.pid, &status, 0) == o.pid);
+}
+
+static void go_on_writing(void) {
+    static job j;
+    int at[BATCH];
+    for (int i = 0; i < BATCH; i++)
+        at[i] = 100 + i;
+    job_new(&j, DISK_WRITE, at, BATCH);
+    submit(&j);
+}
+
 /* The daemon is killed: its helper ends by itself, and lets go of the directory. */
 static void test_orphan(void) {
     const char *dir = kit_dir("orphan");
     for (int round = 0; round < 5; round++) {
-        int ready[2], status;
-        char byte = 'r';
-        CHECK(pipe(ready) == 0);
-        new_tree();
-        fflush(stdout);
-        pid_t child = fork();
-        CHECK(child >= 0);
-        if (child == 0) {
-            open_disk(dir);
-            write_range(0, 100);
-            if (round % 2) { /* in the middle of writing */
-                static job j;
-                int at[BATCH];
-                for (int i = 0; i < BATCH; i++)
-                    at[i] = 100 + i;
-                job_new(&j, DISK_WRITE, at, BATCH);
-                submit(&j);
-            }
-            CHECK(write(ready[1], &byte, 1) == 1);
-            for (;;)
-                pause();
-        }
-        CHECK(read(ready[0], &byte, 1) == 1);
-        CHECK(kill(child, SIGKILL) == 0);
-        CHECK(waitpid(child, &status, 0) == child);
+        kill_owner(start_owner(dir, round % 2 ? go_on_writing : NULL));
         lock_wait_ms = 20000;
         open_disk(dir);
         lock_wait_ms = 100;
@@ -766,8 +788,6 @@ static void test_orphan(void) {
             CHECK_EQ(read_page(i), KVT_OK);
         CHECK_EQ(simple(DISK_FLUSH_ALL, NULL), KVT_OK);
         disk_close(b.d, 60000);
-        close(ready[0]);
-        close(ready[1]);
     }
     kit_remove(dir);
 }
@@ -775,30 +795,13 @@ static void test_orphan(void) {
 /* The daemon is killed while its helper is stopped: the next daemon ends it. */
 static void test_stopped_orphan(void) {
     const char *dir = kit_dir("stopped");
-    int ready[2], status, helper = 0;
-    CHECK(pipe(ready) == 0);
-    new_tree();
-    fflush(stdout);
-    pid_t child = fork();
-    CHECK(child >= 0);
-    if (child == 0) {
-        open_disk(dir);
-        write_range(0, 100);
-        helper = disk_pid(b.d);
-        CHECK(write(ready[1], &helper, sizeof helper) == sizeof helper);
-        for (;;)
-            pause();
-    }
-    CHECK(read(ready[0], &helper, sizeof helper) == sizeof helper);
-    CHECK(kill(helper, SIGSTOP) == 0);
-    CHECK(kill(child, SIGKILL) == 0);
-    CHECK(waitpid(child, &status, 0) == child);
+    owner o = start_owner(dir, NULL);
+    CHECK(kill(o.helper, SIGSTOP) == 0);
+    kill_owner(o);
     open_disk(dir);
     wait_scan();
     CHECK_EQ(b.n_found, 100);
     disk_close(b.d, 60000);
-    close(ready[0]);
-    close(ready[1]);
     kit_remove(dir);
 }
 
