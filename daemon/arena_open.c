@@ -211,9 +211,8 @@ static kvt_status open_auto(const arena_wish *wish, uint32_t gid, const memory_r
 /* An allocation on a GPU is never touched by the host: only the head is in the file. */
 static kvt_status open_on_gpu(const kvt_cuda_arena_table *cuda, const arena_wish *wish,
                               uint32_t gid, uint32_t gpu, arena_have *have, char *why,
-                              size_t why_bytes) {
+                              size_t why_bytes, kvt_wire_memory *ret_memory) {
     const param_values *values = wish->values;
-    kvt_wire_memory memory;
     kvt_status status = plan(wish, have->header.data_bytes, have);
     KVT_ASSERT(status == KVT_OK);
     have->header.file_bytes = have->header.data_offset;
@@ -227,7 +226,7 @@ static kvt_status open_on_gpu(const kvt_cuda_arena_table *cuda, const arena_wish
     status = cuda->open(&options, why, why_bytes, &have->device);
     if (status != KVT_OK)
         return status;
-    status = cuda->describe(have->device, &memory);
+    status = cuda->describe(have->device, ret_memory);
     if (status != KVT_OK) {
         snprintf(why, why_bytes, "CUDA device %u: its memory cannot be shared between processes",
                  options.gpu);
@@ -235,8 +234,16 @@ static kvt_status open_on_gpu(const kvt_cuda_arena_table *cuda, const arena_wish
         have->device = NULL;
         return KVT_ENOTSUP;
     }
-    write_head(have, &memory);
     return KVT_OK;
+}
+
+/* Only when there is one on each GPU, since what others may have open cannot be freed any more. */
+static void show_arenas(const kvt_cuda_arena_table *cuda, arena_have *haves,
+                        const kvt_wire_memory *memories, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) {
+        cuda->given(haves[i].device);
+        write_head(&haves[i], &memories[i]);
+    }
 }
 
 /* Their numbers, rising. */
@@ -275,6 +282,7 @@ static kvt_status open_cuda(const arena_wish *wish, uint32_t gid, arena_have *ha
                             size_t why_bytes, uint32_t *ret_n) {
     const void *table;
     kvt_cuda_room rooms[KVT_MAX_DEVICES];
+    kvt_wire_memory memories[KVT_MAX_DEVICES];
     uint32_t gpus[KVT_MAX_DEVICES], n = 0;
     uint64_t bytes = 0, wanted = wish->values->gpus;
     int name_bytes = (int)strlen(haves[0].path) - (int)strlen(".arena");
@@ -293,7 +301,7 @@ static kvt_status open_cuda(const arena_wish *wish, uint32_t gid, arena_have *ha
             snprintf(have->path, sizeof have->path, "%.*s-%u.arena", name_bytes, haves[0].path, i);
         }
         have->header.data_bytes = bytes;
-        status = open_on_gpu(cuda, wish, gid, gpus[i], have, why, why_bytes);
+        status = open_on_gpu(cuda, wish, gid, gpus[i], have, why, why_bytes, &memories[i]);
         if (status != KVT_OK) {
             arena_close(haves, i);
             break;
@@ -302,8 +310,10 @@ static kvt_status open_cuda(const arena_wish *wish, uint32_t gid, arena_have *ha
         snprintf(have->where, sizeof have->where, "the memory of GPU %u (%.31s)", gpus[i],
                  rooms[i].bus_id);
     }
-    if (status == KVT_OK)
+    if (status == KVT_OK) {
+        show_arenas(cuda, haves, memories, n);
         *ret_n = n;
+    }
     return status;
 }
 

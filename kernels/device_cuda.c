@@ -48,7 +48,7 @@ typedef struct device_cuda {
     uint8_t *data;
     uint64_t data_bytes;
     int gpu;
-    int is_exported;
+    int is_given;        /* to others, who may have the data open */
     const char *failure; /* atomic */
     size_t half_bytes;
     uint32_t n_movers;
@@ -152,7 +152,7 @@ static void cuda_close(kvt_device *device) {
     for (uint32_t i = 0; d->movers && i < d->n_movers; i++)
         mover_close(&d->movers[i]);
     free(d->movers);
-    if (!d->is_exported)
+    if (!d->is_given)
         cudaFree(d->data);
     if (d->head)
         d->head->ops->close(d->head);
@@ -503,15 +503,17 @@ kvt_status kvt_device_cuda_open(const kvt_device_cuda_options *options, char *wh
 }
 
 kvt_status kvt_device_cuda_describe(kvt_device *device, kvt_wire_memory *ret_memory) {
-    device_cuda *d = (device_cuda *)device;
-    kvt_status status = kvt_cuda_describe(d->data, d->data_bytes, d->gpu, ret_memory);
-    if (status == KVT_OK)
-        d->is_exported = 1;
-    return status;
+    const device_cuda *d = (const device_cuda *)device;
+    return kvt_cuda_describe(d->data, d->data_bytes, d->gpu, ret_memory);
+}
+
+void kvt_device_cuda_given(kvt_device *device) {
+    ((device_cuda *)device)->is_given = 1;
 }
 
 extern const kvt_cuda_arena_table kvt_cuda_arena;
 const kvt_cuda_arena_table kvt_cuda_arena = {.version = KVT_MODULE_VERSION,
                                              .room = kvt_device_cuda_room,
                                              .open = kvt_device_cuda_open,
-                                             .describe = kvt_device_cuda_describe};
+                                             .describe = kvt_device_cuda_describe,
+                                             .given = kvt_device_cuda_given};

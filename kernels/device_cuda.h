@@ -36,10 +36,12 @@ kvt_status kvt_device_cuda_open(const kvt_device_cuda_options *options, char *wh
 
 /*
  * What another process needs to open the data. CUDA says that memory must not be freed while
- * somebody has it open, and does not say who has: once a handle was given out, close leaves the
- * data to the end of the process, and what readers opened stays valid until then.
+ * somebody has it open, and does not say who has: once that was given out (`given`, before anybody
+ * can have it), close leaves the data to the end of the process, and what readers opened stays
+ * valid until then.
  */
 kvt_status kvt_device_cuda_describe(kvt_device *device, kvt_wire_memory *ret_memory);
+void kvt_device_cuda_given(kvt_device *device);
 
 /* What a GPU has. KVT_ENOTSUP as kvt_device_cuda_open. */
 typedef struct kvt_cuda_room {
@@ -50,13 +52,14 @@ typedef struct kvt_cuda_room {
 } kvt_cuda_room;
 kvt_status kvt_device_cuda_room(uint32_t gpu, char *why, size_t why_bytes, kvt_cuda_room *ret_room);
 
-/* The three as the module shows them, by the name of "kvt_cuda_arena". */
+/* All of it as the module shows them, by the name of "kvt_cuda_arena". */
 typedef struct kvt_cuda_arena_table {
     uint32_t version; /* KVT_MODULE_VERSION */
     kvt_status (*room)(uint32_t gpu, char *why, size_t why_bytes, kvt_cuda_room *ret_room);
     kvt_status (*open)(const kvt_device_cuda_options *options, char *why, size_t why_bytes,
                        kvt_device **ret_device);
     kvt_status (*describe)(kvt_device *device, kvt_wire_memory *ret_memory);
+    void (*given)(kvt_device *device);
 } kvt_cuda_arena_table;
 
 #endif

@@ -170,6 +170,14 @@ void close_guards() {
 
 using namespace fake;
 
+/* Of its own, on all devices: what others share is theirs. */
+static size_t bytes_in_use() {
+    size_t used = 0;
+    for (const auto &entry : st.device)
+        used += entry.second.imported ? 0 : entry.second.map_bytes;
+    return used;
+}
+
 cudaError_t cudaMalloc(void **ret_memory, size_t bytes) {
     lock l(st.mutex, std::defer_lock);
     cudaError_t error = enter(l, cudaErrorMemoryAllocation);
@@ -177,6 +185,8 @@ cudaError_t cudaMalloc(void **ret_memory, size_t bytes) {
         return error;
     if (bytes == 0 || bytes > SIZE_MAX / 2)
         return fail(bytes == 0 ? cudaErrorInvalidValue : cudaErrorMemoryAllocation);
+    if (bytes_in_use() + round_up(bytes, PAGE) > st.max_bytes)
+        return fail(cudaErrorMemoryAllocation);
     shared_file file;
     if (!share(PAGE + round_up(bytes, PAGE), &file))
         return fail(cudaErrorMemoryAllocation);
@@ -206,7 +216,7 @@ cudaError_t cudaMemGetInfo(size_t *ret_free_bytes, size_t *ret_total_bytes) {
     cudaError_t error = enter(l, cudaErrorUnknown);
     if (error != cudaSuccess)
         return error;
-    size_t used = 0, total = (size_t)1 << 32;
+    size_t used = 0, total = st.max_bytes;
     for (const auto &entry : st.device)
         used += entry.second.device == current ? entry.second.map_bytes : 0;
     *ret_free_bytes = used < total ? total - used : 0;

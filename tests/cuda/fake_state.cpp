@@ -42,6 +42,9 @@ static cudaError_t enter_any(lock &l) {
         const char *delay = getenv("KVT_FAKE_CUDA_DELAY_US");
         if (delay)
             st.max_delay_us = (unsigned)strtoul(delay, nullptr, 10);
+        const char *bytes = getenv("KVT_FAKE_CUDA_BYTES");
+        if (bytes)
+            st.max_bytes = strtoull(bytes, nullptr, 10);
         st.break_file = getenv("KVT_FAKE_CUDA_BREAK");
         const char *break_device = getenv("KVT_FAKE_CUDA_BREAK_DEVICE");
         if (break_device)

@@ -534,6 +534,7 @@ static void test_handle(void) {
     CHECK_EQ(d->ops->write_file(d, DATA_BYTES - 100, fd, 100, 100), KVT_OK);
     close(fd);
     CHECK_EQ(kvt_device_cuda_describe(d, &handle), KVT_OK);
+    kvt_device_cuda_given(d);
     refuse_own(d, &handle);
     int to[2], from[2];
     CHECK(pipe2(to, O_CLOEXEC) == 0 && pipe2(from, O_CLOEXEC) == 0);

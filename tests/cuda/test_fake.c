@@ -37,6 +37,21 @@ static void test_memory(void) {
     CHECK_EQ(cudaMalloc(&none, SIZE_MAX), cudaErrorMemoryAllocation);
 }
 
+/* Before anything of a machine's own memory is touched for it. */
+static void test_limit(void) {
+    void *some, *more = NULL;
+    size_t free_bytes, total_bytes;
+    CUDA(cudaMalloc(&some, 1 << 20));
+    CUDA(cudaMemGetInfo(&free_bytes, &total_bytes));
+    CHECK_EQ(total_bytes, UINT64_C(4) << 30);
+    CHECK_EQ(free_bytes, total_bytes - (1 << 20));
+    CHECK_EQ(cudaMalloc(&more, free_bytes + 1), cudaErrorMemoryAllocation);
+    CHECK_EQ(cudaMalloc(&more, (size_t)1 << 40), cudaErrorMemoryAllocation);
+    CHECK(!more);
+    CUDA(cudaFree(some));
+    cudaGetLastError();
+}
+
 /* What nobody waited for has not been done. */
 static void test_late(void) {
     fake_cuda_set_delay(LATE_US, 3);
@@ -273,6 +288,7 @@ int main(int argc, char **argv) {
     }
     test_deaths();
     test_memory();
+    test_limit();
     test_late();
     test_timing();
     test_failures();

@@ -14,6 +14,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { TOKENS = 150, HEADS = 2, ROW_BYTES = 64, MAX_BLOCKS = 64 };
@@ -371,11 +372,17 @@ static unsigned count_areas(const e2e_daemon *d) {
     e2e_worker w;
     unsigned (*exported)(void);
     *(void **)(void *)&exported = gpu_symbol("fake_cuda_exported");
-    e2e_await(d, "sessions", 1); /* that which asks: the others' areas are closed in the daemon */
     e2e_worker_open(&w, d, 13, 20000);
     unsigned n = exported();
     e2e_worker_close(&w);
     return n;
+}
+
+/* The daemon may be somewhat late in closing the others'. */
+static void await_one_area(const e2e_daemon *d) {
+    time_t start = time(NULL);
+    for (unsigned n; (n = count_areas(d)) != 1;)
+        CHECK_MSG(time(NULL) - start < 60, "there are %u areas", n);
 }
 
 /* An area is freed when the daemon has closed it: however many clients come and go, there is one.
@@ -387,7 +394,7 @@ static void test_areas(const e2e_daemon *d) {
         e2e_worker_open(&w, d, 13, 20000);
         CHECK_EQ(kvt_release(filled(&w, tokens, 40, 40000000 + 1000 * round)), KVT_OK);
         e2e_worker_close(&w);
-        CHECK_EQ(count_areas(d), 1);
+        await_one_area(d);
     }
 }
 
@@ -426,9 +433,13 @@ static kvt_client *in_doubt(const e2e_daemon *d, uint32_t first, kvt_lease **ret
 
 /* Then it is freed as well, and not before the daemon has closed it: when the session ends, and
  * when the daemon dies. */
-static void test_areas_in_doubt(e2e_daemon *d, const char *const *settings) {
+static void test_areas_in_doubt(void) {
+    /* A worker's goodbye to a daemon that is stopped may be lost. */
+    static const char *const settings[] = {"arena=4MiB", "grace_ms=100", NULL};
     unsigned (*exported)(void);
+    e2e_daemon stopped = {0}, *d = &stopped;
     kvt_lease *lease;
+    e2e_start(d, settings);
     *(void **)(void *)&exported = gpu_symbol("fake_cuda_exported");
     for (uint32_t round = 0; round < 3; round++) {
         kvt_client *client = in_doubt(d, 41000000 + 1000 * round, &lease);
@@ -442,7 +453,7 @@ static void test_areas_in_doubt(e2e_daemon *d, const char *const *settings) {
             kvt_release(lease);
             kvt_close(client);
         }
-        CHECK_EQ(count_areas(d), 1);
+        await_one_area(d);
     }
     kvt_client *client = in_doubt(d, 42000000, &lease);
     CHECK(WIFSIGNALED(e2e_stop(d, SIGKILL)));
@@ -450,6 +461,7 @@ static void test_areas_in_doubt(e2e_daemon *d, const char *const *settings) {
     kvt_close(client);
     CHECK_EQ(exported(), 0);
     e2e_start(d, settings);
+    e2e_finish(d);
 }
 
 /* --- a path's first tokens -----------------------------------------------------------------------
@@ -778,6 +790,7 @@ int main(int argc, char **argv) {
         return child;
     const char *const settings[] = {"arena=4MiB", "max_pages=400", "grace_ms=60000", NULL};
     e2e_daemon d = {0};
+    int is_stand_in = !getenv("KVT_TEST_CUDART");
     if (!e2e_on_gpu()) {
         printf("skipped: only with KVT_TEST_DEVICE=cuda\n");
         return 77;
@@ -787,25 +800,26 @@ int main(int argc, char **argv) {
     test_waits(&d);
     test_close(&d);
     test_unsealed(&d);
-    if (!getenv("KVT_TEST_CUDART")) {
+    if (is_stand_in)
         test_areas(&d);
-        test_areas_in_doubt(&d, settings);
-    }
     test_paged(&d);
     test_first_tokens(&d);
     if (argc > 1) {
         e2e_finish(&d);
+        test_areas_in_doubt();
         return 0;
     }
-    if (!getenv("KVT_TEST_CUDART"))
+    if (is_stand_in)
         test_in_place(&d);
     test_dead_workers(&d);
     test_dead_daemon(&d, settings);
-    if (!getenv("KVT_TEST_CUDART")) { /* only the stand-in fails when it is told to */
+    if (is_stand_in) { /* only the stand-in fails when it is told to */
         test_failed_gpu(&d, settings);
         test_failed_gpu_at_open(&d, settings);
     }
     e2e_finish(&d);
+    if (is_stand_in)
+        test_areas_in_doubt();
     test_squeeze();
     test_host_arena();
     return 0;

@@ -425,6 +425,35 @@ static void test_room(const char *const *settings) {
     e2e_finish(&d);
 }
 
+/* --- no room on one of them ----------------------------------------------------------------------
+ */
+
+/* Then the arena is in host memory, and nothing stays behind on the GPU that had room: not for as
+ * long as the daemon lives. */
+static void test_fallback(void) {
+    static const char *const settings[] = {"device=auto", "gpu=0,1", "arena=3MiB", NULL};
+    e2e_daemon d = {0};
+    e2e_worker w;
+    char file[64], expected[64], line[128] = "";
+    snprintf(file, sizeof file, "/tmp/kvtrunk-gpus-account-%d", (int)getpid());
+    setenv("KVT_FAKE_CUDA_ACCOUNT", file, 1);
+    setenv("KVT_FAKE_CUDA_BYTES", "6000000", 1);
+    e2e_start(&d, settings);
+    unsetenv("KVT_FAKE_CUDA_ACCOUNT");
+    unsetenv("KVT_FAKE_CUDA_BYTES");
+    e2e_worker_open(&w, &d, 2, 20000);
+    e2e_request(&w);
+    CHECK(w.sealed > 0);
+    e2e_worker_close(&w);
+    snprintf(expected, sizeof expected, "process %d ends with 0 things of 0\n", (int)d.pid);
+    e2e_finish(&d);
+    FILE *account = fopen(file, "r");
+    CHECK(account && fgets(line, sizeof line, account));
+    fclose(account);
+    CHECK_MSG(strcmp(line, expected) == 0, "%s", line);
+    CHECK(unlink(file) == 0);
+}
+
 /* --- a GPU fails --------------------------------------------------------------------------------
  */
 
@@ -488,6 +517,7 @@ int main(int argc, char **argv) {
     test_moves();
     test_room(small);
     test_room(small_host);
+    test_fallback();
     if (argc == 1)
         test_failure();
     return 0;
