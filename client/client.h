@@ -320,6 +320,8 @@ void kvt_staging_give(kvt_client *c, kvt_staging *staging, uint32_t slot, int un
 
 void *kvt_staging_at(const kvt_staging *staging, uint32_t slot, size_t *ret_bytes);
 uint64_t kvt_staging_offset(const kvt_staging *staging, uint32_t slot);
+/* Sees to it that there is an area on the arena's GPU. KVT_ENOMEM, KVT_EIO: there is no room. */
+kvt_status kvt_staging_need_area(kvt_client *c, uint64_t epoch);
 /* The area on the arena's GPU, where each slot has a place, too; NULL: none. */
 kvt_cuda_area *kvt_staging_area(const kvt_staging *staging);
 

@@ -247,7 +247,8 @@ enum {
  * Errors: KVT_EINVAL, KVT_EGEOMETRY, KVT_ELIMIT (realm or options; kvt_last_error tells which
  * field), KVT_ECONN, KVT_ETIMEDOUT, KVT_EVERSION, KVT_EDENIED, KVT_EIO (arena or staging file),
  * KVT_ENOTSUP, KVT_EBUSY (both: see SEVERAL GPUS), KVT_ENOMEM. Cost: a few round trips, and page
- * faults for the staging file.
+ * faults for the staging file. Where the GPU has no room for staging it is KVT_OK, and
+ * kvt_last_error says so: kvt_encode goes through host memory, kvt_encode_device asks for it again.
  */
 kvt_status kvt_open(const kvt_options *options, const kvt_realm *realm, kvt_client **ret_client);
 
@@ -538,9 +539,8 @@ kvt_status kvt_seal(kvt_lease *lease, size_t *ret_sealed_tokens);
  * ---------------------------------------------------------------------------------------------- */
 
 /*
- * Where the daemon's arena is in a GPU's memory ("device": "cuda"), pages go from there into a
- * worker's own KV on that GPU and back without touching the host. The calls below only put work
- * into a stream and return; what they were told becomes true in the order of the stream:
+ * With the daemon's arena in a GPU's memory pages go into a worker's own KV there, and back, past
+ * the host. The calls below put work into a stream; it becomes true in the order of the stream:
  *
  *     kvt_decode_device(..., layer 0, stream)   attention of layer 0 behind it in the stream
  *     kvt_decode_device(..., layer 1, stream)   and so on; nothing waits on the host

@@ -319,14 +319,16 @@ static kvt_status take_slots(encode_call *e, size_t n_pages) {
         status = kvt_lease_may_encode(lease, e->first_page + i, &n_rows);
         if (status != KVT_OK || n_rows == 0)
             continue;
-        status = kvt_staging_take(lease->client, lease->epoch, &encoded->staging, &encoded->slot);
+        if (e->n == 0)
+            status = kvt_staging_need_area(lease->client, lease->epoch);
+        if (status == KVT_OK)
+            status =
+                kvt_staging_take(lease->client, lease->epoch, &encoded->staging, &encoded->slot);
         if (status != KVT_OK)
             continue;
         encoded->page = e->first_page + (uint32_t)i;
         e->orders[e->n++].rows = n_rows;
-        if (!kvt_staging_area(encoded->staging))
-            status = kvt_error(KVT_ENOTSUP, "there is no staging area in the GPU's memory");
-        else if (encoded->staging != e->encoded[0].staging)
+        if (!kvt_staging_area(encoded->staging) || encoded->staging != e->encoded[0].staging)
             status = kvt_error_plain(KVT_ESTALE); /* the session ended during the call */
     }
     return status;

@@ -123,10 +123,19 @@ static kvt_status open_area(kvt_client *c, kvt_staging *s) {
     pthread_mutex_lock(&c->lock);
     arena->refs--;
     pthread_mutex_unlock(&c->lock);
-    return status == KVT_OK ? KVT_OK : kvt_error(status, "%s", why);
+    if (status != KVT_OK)
+        kvt_error(status,
+                  "no staging area of %zu bytes in the GPU's memory (%s): pages go to the daemon "
+                  "through host memory, by kvt_encode. Give the GPU room, or set fewer "
+                  "staging_pages, for kvt_encode_device",
+                  s->n_bytes, why);
+    return status;
 }
 
-static kvt_status staging_new(kvt_client *c, uint64_t epoch, kvt_staging **ret_staging) {
+/* needs_area: without one there is none. Otherwise the file does as well, and what the GPU said is
+ * left for kvt_last_error. */
+static kvt_status staging_new(kvt_client *c, uint64_t epoch, int needs_area,
+                              kvt_staging **ret_staging) {
     char folder[KVT_WIRE_MAX_PATH + 1];
     uint32_t n_slots = c->staging_pages;
     kvt_staging *s = kvt_memory_get(sizeof *s + n_slots * sizeof s->free_slots[0]);
@@ -143,6 +152,8 @@ static kvt_status staging_new(kvt_client *c, uint64_t epoch, kvt_staging **ret_s
     for (uint32_t i = 0; i < n_slots; i++)
         s->free_slots[i] = n_slots - 1 - i;
     kvt_status status = open_area(c, s);
+    if (!needs_area)
+        status = KVT_OK;
     int fd = status == KVT_OK ? make_file(s, folder) : -1;
     if (status != KVT_OK) {
         /* no file */
@@ -181,9 +192,9 @@ static void sweep(kvt_client *c) {
     }
 }
 
-static kvt_status replace(kvt_client *c, uint64_t epoch) {
+static kvt_status replace(kvt_client *c, uint64_t epoch, int needs_area) {
     kvt_staging *s;
-    kvt_status status = staging_new(c, epoch, &s);
+    kvt_status status = staging_new(c, epoch, needs_area, &s);
     if (status != KVT_OK)
         return status;
     s->next = c->stagings;
@@ -199,7 +210,7 @@ static kvt_status replace(kvt_client *c, uint64_t epoch) {
 static kvt_status current(kvt_client *c, uint64_t epoch) {
     if (c->staging && c->staging->epoch > epoch)
         return kvt_error_plain(KVT_ESTALE);
-    return c->staging && c->staging->epoch == epoch ? KVT_OK : replace(c, epoch);
+    return c->staging && c->staging->epoch == epoch ? KVT_OK : replace(c, epoch, 0);
 }
 
 /* --- slots --------------------------------------------------------------------------------------
@@ -210,7 +221,7 @@ kvt_status kvt_staging_take(kvt_client *c, uint64_t epoch, kvt_staging **ret_sta
     pthread_mutex_lock(&c->staging_lock);
     kvt_status status = current(c, epoch);
     if (status == KVT_OK && c->staging->n_unsafe && c->staging->n_used == 0)
-        status = replace(c, epoch);
+        status = replace(c, epoch, 0);
     if (status == KVT_OK && c->staging->n_free == 0)
         status = kvt_error(KVT_EFULL,
                            "%u pages are encoded and not yet sealed, the most that staging_pages "
@@ -245,6 +256,21 @@ void *kvt_staging_at(const kvt_staging *staging, uint32_t slot, size_t *ret_byte
 
 uint64_t kvt_staging_offset(const kvt_staging *staging, uint32_t slot) {
     return (uint64_t)slot * staging->slot_bytes;
+}
+
+/* The GPU may have room by now. Pages that others have in the file without an area keep it. */
+kvt_status kvt_staging_need_area(kvt_client *c, uint64_t epoch) {
+    pthread_mutex_lock(&c->staging_lock);
+    kvt_status status = current(c, epoch);
+    if (status == KVT_OK && !c->staging->area && c->staging->n_used == 0)
+        status = replace(c, epoch, 1);
+    else if (status == KVT_OK && !c->staging->area)
+        status = kvt_error(KVT_ENOMEM,
+                           "there was no room for a staging area in the GPU's memory, and %u pages "
+                           "are encoded in host memory: seal them, and try again",
+                           c->staging->n_used);
+    pthread_mutex_unlock(&c->staging_lock);
+    return status;
 }
 
 kvt_cuda_area *kvt_staging_area(const kvt_staging *staging) {

@@ -48,6 +48,9 @@ unsigned fake_cuda_live(void);
 /* How much of that is device memory whose handle was asked for: nobody may free that. */
 unsigned fake_cuda_exported(void);
 
+/* Device memory that the process may have in all; 4 GiB from the start. */
+void fake_cuda_set_bytes(uint64_t bytes);
+
 /* The number of devices; 1 from the start. */
 void fake_cuda_set_devices(int n_devices);
 

@@ -316,6 +316,11 @@ unsigned fake_cuda_exported(void) {
     return n;
 }
 
+void fake_cuda_set_bytes(uint64_t bytes) {
+    lock l(st.mutex);
+    st.max_bytes = bytes;
+}
+
 void fake_cuda_set_devices(int n_devices) {
     lock l(st.mutex);
     st.n_devices = n_devices;

@@ -464,6 +464,48 @@ static void test_areas_in_doubt(void) {
     e2e_finish(d);
 }
 
+static void set_gpu_bytes(uint64_t bytes) {
+    void (*set)(uint64_t);
+    *(void **)(void *)&set = gpu_symbol("fake_cuda_set_bytes");
+    set(bytes);
+}
+
+/* A worker whose GPU is full: it is told, and hands pages in through host memory; the GPU encodes
+ * as soon as it has room for that. */
+static void test_full_gpu(const e2e_daemon *d) {
+    e2e_worker w, on_gpu;
+    kvt_lease *lease;
+    kvt_layout from;
+    uint32_t tokens[40], more[40];
+    e2e_worker_prepare(&on_gpu, 1, E2E_MAX_TOKENS); /* for its memory */
+    set_gpu_bytes(1);
+    e2e_worker_open(&w, d, 14, 20000);
+    CHECK_MSG(strstr(kvt_last_error(), "no staging area of"), "%s", kvt_last_error());
+    lease = filled(&w, tokens, 40, 43000000);
+    CHECK_EQ(e2e_read(&w, lease, tokens), KVT_OK);
+    CHECK_EQ(kvt_release(lease), KVT_OK);
+    for (uint32_t t = 0; t < 40; t++)
+        more[t] = 43100000 + t;
+    kvt_layout_token_major(&w.realm.geometry, 40, on_gpu.gpu_part[0], on_gpu.gpu_part[1], &from);
+    for (int p = 0; p < 2; p++)
+        gpu_set(on_gpu.gpu_part[p], 0, E2E_PART_BYTES, on_gpu.stream);
+    CHECK_EQ(kvt_acquire(w.client, more, 40, KVT_CLAIM, &lease), KVT_OK);
+    CHECK_EQ(kvt_encode_device(lease, 0, 3, &from, NULL, on_gpu.stream), KVT_ENOMEM);
+    CHECK_MSG(strstr(kvt_last_error(), "fewer staging_pages"), "%s", kvt_last_error());
+    kvt_layout host;
+    kvt_layout_token_major(&w.realm.geometry, 40, w.part[0], w.part[1], &host);
+    CHECK_EQ(kvt_encode(lease, 0, &host), KVT_OK);
+    set_gpu_bytes(UINT64_C(4) << 30);
+    CHECK_EQ(kvt_encode_device(lease, 1, 2, &from, NULL, on_gpu.stream), KVT_ENOMEM);
+    CHECK_MSG(strstr(kvt_last_error(), "seal them"), "%s", kvt_last_error());
+    CHECK_EQ(kvt_seal(lease, NULL), KVT_OK);
+    CHECK_EQ(kvt_encode_device(lease, 1, 2, &from, NULL, on_gpu.stream), KVT_OK);
+    CHECK_MSG(kvt_seal(lease, NULL) == KVT_OK, "%s", kvt_last_error());
+    CHECK_EQ(kvt_release(lease), KVT_OK);
+    e2e_worker_close(&w);
+    e2e_worker_close(&on_gpu);
+}
+
 /* --- a path's first tokens -----------------------------------------------------------------------
  */
 
@@ -800,8 +842,10 @@ int main(int argc, char **argv) {
     test_waits(&d);
     test_close(&d);
     test_unsealed(&d);
-    if (is_stand_in)
+    if (is_stand_in) {
         test_areas(&d);
+        test_full_gpu(&d);
+    }
     test_paged(&d);
     test_first_tokens(&d);
     if (argc > 1) {
