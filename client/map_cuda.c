@@ -15,7 +15,12 @@
 #include "kernels/module.h"
 #include "kernels/say.h"
 
-enum { BOUNCE_BYTES = 1 << 20, MIN_PAGES = 64, MIN_BLOCKS = 512 };
+enum {
+    BOUNCE_BYTES = 1 << 20,
+    MIN_PAGES = 64,
+    MIN_BLOCKS = 512,
+    WAITED_FOR = cudaEventDisableTiming | cudaEventBlockingSync, /* the host sleeps meanwhile */
+};
 
 struct kvt_cuda_batch {
     kvt_cuda_batch *next; /* of the map's */
@@ -48,6 +53,7 @@ struct kvt_cuda_map {
     kvt_cuda_batch *batches;
     pthread_mutex_t reading; /* of what follows */
     cudaStream_t stream;
+    cudaEvent_t read_done;
     uint8_t *bounce;
 };
 
@@ -213,7 +219,7 @@ static int batch_allocate(kvt_cuda_batch *b, const batch_size *size) {
     if (size->workspace_bytes && cudaMalloc(&b->workspace, size->workspace_bytes) != cudaSuccess)
         return 0;
     b->workspace_bytes = size->workspace_bytes;
-    return cudaEventCreateWithFlags(&b->done, cudaEventDisableTiming) == cudaSuccess;
+    return cudaEventCreateWithFlags(&b->done, WAITED_FOR) == cudaSuccess;
 }
 
 /* No work of it may be under way. */
@@ -459,6 +465,8 @@ static void map_close(kvt_cuda_map *map) {
         batch_free(b);
     }
     cudaFreeHost(map->bounce);
+    if (map->read_done)
+        cudaEventDestroy(map->read_done);
     if (map->stream)
         cudaStreamDestroy(map->stream);
     kvt_cuda_close_memory(map->arena);
@@ -506,6 +514,8 @@ static kvt_status map_open(const kvt_wire_memory *memory, char *why, size_t why_
         cudaSetDevice(map->gpu);
         cudaError_t error = cudaStreamCreateWithFlags(&map->stream, cudaStreamNonBlocking);
         if (error == cudaSuccess)
+            error = cudaEventCreateWithFlags(&map->read_done, WAITED_FOR);
+        if (error == cudaSuccess)
             error = cudaHostAlloc(&bounce, BOUNCE_BYTES, cudaHostAllocDefault);
         map->bounce = bounce;
         if (error != cudaSuccess)
@@ -527,7 +537,8 @@ static kvt_status map_read(kvt_cuda_map *map, uint64_t offset, void *to, uint64_
         size_t n = bytes - done < BOUNCE_BYTES ? (size_t)(bytes - done) : (size_t)BOUNCE_BYTES;
         if (cudaMemcpyAsync(map->bounce, arena_at(map, offset + done), n, cudaMemcpyDeviceToHost,
                             map->stream) != cudaSuccess ||
-            cudaStreamSynchronize(map->stream) != cudaSuccess)
+            cudaEventRecord(map->read_done, map->stream) != cudaSuccess ||
+            cudaEventSynchronize(map->read_done) != cudaSuccess)
             status = KVT_EIO;
         else
             memcpy((uint8_t *)to + done, map->bounce, n);

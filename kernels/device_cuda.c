@@ -6,6 +6,11 @@
  *
  *     file --pread--> half 0 --GPU--> data        read: the other way round
  *     file --pread--> half 1 --GPU--> data
+ *
+ * Whoever waits for the GPU sleeps meanwhile: all waits are for events made for that, since waiting
+ * for a stream takes a core. A wait has no limit of its own, for CUDA has none, and what the GPU
+ * may yet write to cannot be given to another call. But who asks for the device's failure looks how
+ * long each call has been at it (look_for_stuck): a GPU that does not get on has failed.
  */
 #include "kernels/device_cuda.h"
 
@@ -13,8 +18,10 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "client/assert.h"
@@ -23,7 +30,13 @@
 #include "kernels/module.h"
 #include "kernels/say.h"
 
-enum { DEFAULT_MOVERS = 4, DEFAULT_BOUNCE_BYTES = 4 << 20, MAX_MOVERS = 64 };
+enum {
+    DEFAULT_MOVERS = 4,
+    DEFAULT_BOUNCE_BYTES = 4 << 20,
+    MAX_MOVERS = 64,
+    LIMIT_MS = 30000, /* a call moves some pages: milliseconds, also beside busy workers */
+    WAITED_FOR = cudaEventDisableTiming | cudaEventBlockingSync,
+};
 
 /* What the GPU is told about a page to be checked, and what it answers; pinned. */
 typedef struct check_card {
@@ -39,6 +52,8 @@ typedef struct mover {
     uint64_t workspace_bytes;
     uint8_t *half[2];         /* pinned; one allocation, in half[0] */
     cudaEvent_t half_free[2]; /* the GPU is done with it */
+    cudaEvent_t done;         /* and with all that it was given */
+    uint64_t begun_ms;        /* by a call that is at it; 0: by none; atomic */
     struct mover *next;       /* in the list of free ones */
 } mover;
 
@@ -50,6 +65,8 @@ typedef struct device_cuda {
     int gpu;
     int is_given;        /* to others, who may have the data open */
     const char *failure; /* atomic */
+    uint32_t limit_ms;
+    char stuck[64]; /* a failure in words */
     size_t half_bytes;
     uint32_t n_movers;
     mover *movers;
@@ -82,10 +99,17 @@ static void give_mover(device_cuda *d, mover *m) {
     pthread_mutex_unlock(&d->mutex);
 }
 
+static uint64_t now_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
 /* A thread speaks to device 0 until it says otherwise. */
 static mover *begin(device_cuda *d) {
     mover *m = take_mover(d);
     cudaSetDevice(d->gpu); /* if it fails, so does what follows */
+    __atomic_store_n(&m->begun_ms, now_ms(), __ATOMIC_RELAXED);
     return m;
 }
 
@@ -101,13 +125,30 @@ static void look_for_failure(device_cuda *d) {
     __atomic_store_n(&d->failure, cudaGetErrorString(error), __ATOMIC_RELEASE);
 }
 
-/* Waits for all that the mover was given, failed or not: the next call gets its memory. */
+/* Has a call been at it for too long? */
+static void look_for_stuck(device_cuda *d) {
+    uint64_t now = now_ms();
+    for (uint32_t i = 0; i < d->n_movers; i++) {
+        uint64_t begun = __atomic_load_n(&d->movers[i].begun_ms, __ATOMIC_RELAXED);
+        if (begun && now > begun + d->limit_ms)
+            __atomic_store_n(&d->failure, d->stuck, __ATOMIC_RELEASE);
+    }
+}
+
+/* Until the GPU has done all that the mover was given. */
+static cudaError_t wait_for(mover *m) {
+    cudaError_t error = cudaEventRecord(m->done, m->stream);
+    return error == cudaSuccess ? cudaEventSynchronize(m->done) : error;
+}
+
+/* Waits, failed or not: the next call gets the mover's memory. */
 static kvt_status end(device_cuda *d, mover *m, kvt_status status) {
-    cudaError_t error = cudaStreamSynchronize(m->stream);
+    cudaError_t error = wait_for(m);
     if (error != cudaSuccess && status == KVT_OK)
         status = KVT_EIO;
     if (error != cudaSuccess || status == KVT_EIO || status == KVT_ENOMEM)
         look_for_failure(d);
+    __atomic_store_n(&m->begun_ms, 0, __ATOMIC_RELAXED);
     give_mover(d, m);
     return status;
 }
@@ -123,10 +164,10 @@ static int mover_open(mover *m, size_t half_bytes) {
         return 0;
     m->card = pinned;
     for (int i = 0; i < 2; i++) {
-        if (cudaEventCreateWithFlags(&m->half_free[i], cudaEventDisableTiming) != cudaSuccess)
+        if (cudaEventCreateWithFlags(&m->half_free[i], WAITED_FOR) != cudaSuccess)
             return 0;
     }
-    return 1;
+    return cudaEventCreateWithFlags(&m->done, WAITED_FOR) == cudaSuccess;
 }
 
 static void mover_close(mover *m) {
@@ -134,6 +175,8 @@ static void mover_close(mover *m) {
         if (m->half_free[i])
             cudaEventDestroy(m->half_free[i]);
     }
+    if (m->done)
+        cudaEventDestroy(m->done);
     cudaFreeHost(m->half[0]);
     cudaFreeHost(m->card);
     cudaFree(m->workspace);
@@ -309,7 +352,7 @@ static kvt_status cuda_check(kvt_device *device, const kvt_page_shape *shape, ui
          kvt_cuda_verify(shape, &card->page, 1, &card->status, m->workspace, m->stream) != 0))
         status = KVT_EIO;
     /* Another call writes on the card as soon as the mover is given back. */
-    if (status == KVT_OK && cudaStreamSynchronize(m->stream) != cudaSuccess)
+    if (status == KVT_OK && wait_for(m) != cudaSuccess)
         status = KVT_EIO;
     uint32_t rows = card->page.rows;
     if (status == KVT_OK)
@@ -361,7 +404,10 @@ static kvt_status cuda_write_staged(kvt_device *device, uint64_t offset, const k
 }
 
 static const char *cuda_failure(kvt_device *device) {
-    return __atomic_load_n(&((device_cuda *)device)->failure, __ATOMIC_ACQUIRE);
+    device_cuda *d = (device_cuda *)device;
+    if (!__atomic_load_n(&d->failure, __ATOMIC_ACQUIRE))
+        look_for_stuck(d);
+    return __atomic_load_n(&d->failure, __ATOMIC_ACQUIRE);
 }
 
 static const kvt_device_ops cuda_ops = {.name = "cuda",
@@ -486,6 +532,9 @@ kvt_status kvt_device_cuda_open(const kvt_device_cuda_options *options, char *wh
         return kvt_say(why, why_bytes, KVT_ENOMEM, "out of memory");
     d->base.ops = &cuda_ops;
     d->gpu = (int)options->gpu;
+    d->limit_ms = options->limit_ms ? options->limit_ms : LIMIT_MS;
+    snprintf(d->stuck, sizeof d->stuck, "a piece of its work did not end in %" PRIu32 " ms",
+             d->limit_ms);
     pthread_mutex_init(&d->mutex, NULL);
     pthread_cond_init(&d->mover_came, NULL);
     status = open_head(options, d, why, why_bytes);

@@ -8,7 +8,8 @@
  * workers trust each other; two tenants never share an arena.
  *
  * The table's calls may come from several threads at once, on ranges that do not meet. Each waits
- * until its own work is done; none waits for another's.
+ * until its own work is done; none waits for another's. One that waits for longer than limit_ms is
+ * stuck, and `failure` says so, which then is for its caller to act on: it may never return.
  */
 #ifndef KVT_KERNELS_DEVICE_CUDA_H
 #define KVT_KERNELS_DEVICE_CUDA_H
@@ -23,6 +24,7 @@ typedef struct kvt_device_cuda_options {
     uint64_t data_bytes;
     uint32_t gpu;          /* number of the device */
     uint32_t n_movers;     /* calls that run at the same time; a further one waits. 0 = 4 */
+    uint32_t limit_ms;     /* a call that takes longer is a failure of the device; 0 = 30,000 */
     uint32_t bounce_bytes; /* pinned memory of a mover, for files and reads; 0 = 4 MiB */
 } kvt_device_cuda_options;
 

@@ -39,6 +39,13 @@ void fake_cuda_fail_call(uint64_t n);
  * and ask. 0: it is there again, which no GPU ever is. Counts anew, as fake_cuda_fail_call. */
 void fake_cuda_lose_at(uint64_t n);
 
+/* From now on the GPU does nothing, until it is told otherwise: whoever waits for it waits. */
+void fake_cuda_hang(int hangs);
+
+/* Waits of the host that would have taken a core on a GPU: for a stream, for a device, or for an
+ * event without cudaEventBlockingSync. */
+uint64_t fake_cuda_spins(void);
+
 /* Calls that could have been made to fail, since the last fake_cuda_fail_call or _lose_at. */
 uint64_t fake_cuda_calls(void);
 

@@ -150,6 +150,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
         return error;
     if (check_event(event) != cudaSuccess)
         return fail(cudaErrorInvalidResourceHandle);
+    st.n_spins += !(event->flags & cudaEventBlockingSync);
     /* The stream of one that has passed may be gone. */
     if (event->stream && event->cell->recorder.pid == st.pid && query(event) == cudaErrorNotReady)
         wait_for(l, event->stream, event->stream_position);

@@ -316,6 +316,17 @@ unsigned fake_cuda_exported(void) {
     return n;
 }
 
+void fake_cuda_hang(int hangs) {
+    lock l(st.mutex);
+    st.hangs = hangs != 0;
+    st.changed.notify_all();
+}
+
+uint64_t fake_cuda_spins(void) {
+    lock l(st.mutex);
+    return st.n_spins;
+}
+
 void fake_cuda_set_bytes(uint64_t bytes) {
     lock l(st.mutex);
     st.max_bytes = bytes;

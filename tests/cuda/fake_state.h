@@ -91,6 +91,8 @@ struct state {
     int first_device = 0; /* number on the bus of what this process calls device 0 */
     uint64_t random = 1;
     unsigned max_delay_us = 20000;
+    bool hangs = false;
+    uint64_t n_spins = 0;
     size_t max_bytes = (size_t)4 << 30;
     uint64_t n_calls = 0, fail_call = 0, lose_call = 0;
     const char *break_file = nullptr; /* once there is such a file, all work fails */

@@ -111,7 +111,7 @@ static void remove_destroyed() {
 /* One piece of work, or a pause until there may be some. */
 static void step(lock &l) {
     clock::time_point look_again = clock::time_point::max();
-    CUstream_st *stream = st.busy ? nullptr : pick(&look_again);
+    CUstream_st *stream = st.busy || st.hangs ? nullptr : pick(&look_again);
     if (stream)
         run_one(l, stream);
     else if (look_again == clock::time_point::max())
@@ -244,6 +244,7 @@ cudaError_t cudaDeviceSynchronize(void) {
     cudaError_t error = enter(l, cudaErrorUnknown);
     if (error != cudaSuccess)
         return error;
+    st.n_spins++;
     for (size_t i = 0; i < st.streams.size(); i++)
         if (st.streams[i]->device == current)
             wait_for(l, st.streams[i], st.streams[i]->submitted);
@@ -283,6 +284,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
     CUstream_st *stream = stream_of(handle);
     if (!stream)
         return fail(cudaErrorInvalidResourceHandle);
+    st.n_spins++;
     wait_for(l, stream, stream->submitted);
     return fail(st.sticky[current]);
 }

@@ -104,7 +104,7 @@ MUTANTS = [
            "if (!idle)\n                codes[i]"),
     # --- waiting
     Mutant("a call returns before the GPU is done", PLAIN, "device", "kernels/device_cuda.c",
-           "cudaError_t error = cudaStreamSynchronize(m->stream);", "cudaError_t error = cudaSuccess;"),
+           "cudaError_t error = wait_for(m);", "cudaError_t error = cudaSuccess;"),
     Mutant("pinned memory is filled while the GPU reads it", PLAIN, "device",
            "kernels/device_cuda.c",
            "cudaEventSynchronize(m->half_free[i % 2]) != cudaSuccess ||\n            !read_file",
@@ -117,7 +117,7 @@ MUTANTS = [
            "b->results, b->workspace, b->stream));"),
     # --- between worker, daemon and GPU
     Mutant("a page is sealed before the copy's event", PLAIN, "workers", "kernels/device_cuda.c",
-           "cudaError_t error = cudaStreamSynchronize(m->stream);", "cudaError_t error = cudaSuccess;"),
+           "cudaError_t error = wait_for(m);", "cudaError_t error = cudaSuccess;"),
     Mutant("a seal does not wait for the encoding", PLAIN, "workers", WORK,
            "    wait_for(work);\n    kvt_status status = work->status;", "    kvt_status status = KVT_OK;"),
     Mutant("a frame is given back while the GPU reads it", PLAIN, "workers", "client/lease.c",

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -353,6 +354,55 @@ static void one_thing(kvt_device *d, int which, const kvt_page_shape *shape, siz
     }
 }
 
+typedef struct stuck_call {
+    kvt_device *device;
+    kvt_status status;
+} stuck_call;
+
+static void *write_a_byte(void *argument) {
+    stuck_call *c = argument;
+    c->status = c->device->ops->write(c->device, 0, "x", 1);
+    return NULL;
+}
+
+/* A GPU that does not get on with what it was given: its caller is held, so somebody else tells. */
+static void test_stuck(void) {
+    kvt_device_cuda_options options = usual();
+    kvt_device *d;
+    pthread_t thread;
+    options.limit_ms = 20;
+    CHECK_EQ(kvt_device_cuda_open(&options, NULL, 0, &d), KVT_OK);
+    stuck_call call = {d, KVT_EINVAL};
+    CHECK_EQ(d->ops->write(d, 0, "y", 1), KVT_OK);
+    CHECK(!d->ops->failure(d)); /* however long ago that was */
+    fake_cuda_hang(1);
+    CHECK(pthread_create(&thread, NULL, write_a_byte, &call) == 0);
+    while (!d->ops->failure(d))
+        sched_yield();
+    CHECK_MSG(strstr(d->ops->failure(d), "in 20 ms"), "%s", d->ops->failure(d));
+    fake_cuda_hang(0);
+    pthread_join(thread, NULL);
+    CHECK_EQ(call.status, KVT_OK);
+    CHECK(d->ops->failure(d)); /* for good */
+    d->ops->close(d);
+}
+
+/* Nobody takes a core while he waits for the GPU. */
+static void test_no_spin(void) {
+    kvt_page_shape shape;
+    uint8_t *page;
+    size_t page_bytes = page_of(&shape, &page);
+    int fd = staging_of(page, page_bytes);
+    kvt_device *d = open_usual();
+    uint64_t before = fake_cuda_spins();
+    for (int which = 0; which < 6; which++)
+        one_thing(d, which, &shape, page_bytes, fd);
+    CHECK_EQ(fake_cuda_spins(), before);
+    d->ops->close(d);
+    close(fd);
+    free(page);
+}
+
 /* A GPU that is lost is noticed by whatever is asked of it next, at whichever of its calls. */
 static void test_lost(void) {
     kvt_page_shape shape;
@@ -576,6 +626,8 @@ int main(int argc, char **argv) {
 #ifndef KVT_REAL_CUDA
     test_failing_calls();
     test_lost();
+    test_stuck();
+    test_no_spin();
     test_many();
     CHECK_EQ(fake_cuda_live(), 0);
 #endif

@@ -195,6 +195,15 @@ static void check_read(e2e_worker *w, const uint32_t *tokens, uint32_t n, const 
     CHECK_EQ(oracle_check(&w->oracle, w->row_hashes, n, 0, E2E_LAYERS, plain), 0);
 }
 
+/* Waits of this process that took a core, on a GPU. */
+static uint64_t spins(void) {
+    uint64_t (*n)(void);
+    if (getenv("KVT_TEST_CUDART"))
+        return 0;
+    *(void **)(void *)&n = gpu_symbol("fake_cuda_spins");
+    return n();
+}
+
 /* Nobody waits for a stream but the calls that say so: behind each of them, what was decoded is
  * there, and the frames could go to others. The bytes are looked at by another stream. */
 static void test_waits(const e2e_daemon *d) {
@@ -219,6 +228,7 @@ static void test_waits(const e2e_daemon *d) {
             CHECK_EQ(kvt_decode_device(lease, first, 45, 0, E2E_LAYERS, &part, NULL, w.stream),
                      KVT_OK);
         }
+        uint64_t before = spins();
         if (way == 0)
             CHECK_EQ(kvt_sync(lease), KVT_OK);
         if (way == 1)
@@ -227,7 +237,12 @@ static void test_waits(const e2e_daemon *d) {
             CHECK_EQ(kvt_wait(lease, 0, 0), KVT_OK);
         if (way == 3)
             CHECK_EQ(kvt_release(lease), KVT_OK);
+        CHECK_EQ(spins(), before);
         check_read(&w, tokens, N, &plain);
+        before = spins();
+        if (way == 0)
+            CHECK_EQ(kvt_decode(lease, 0, N, 0, E2E_LAYERS, &plain), KVT_OK);
+        CHECK_EQ(spins(), before);
         if (way != 3)
             CHECK_EQ(kvt_release(lease), KVT_OK);
     }
