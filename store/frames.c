@@ -17,7 +17,7 @@ static uint32_t granule_bytes_for(uint64_t arena_bytes) {
 
 typedef struct block_plan {
     uint64_t n_granules, n_regions, max_slabs, max_classes;
-    size_t in_slab, full, regions, units, classes, slabs, entries; /* offsets */
+    size_t in_slab, full, regions, units, classes, slabs, entries, places; /* offsets */
     size_t bytes;
 } block_plan;
 
@@ -34,7 +34,7 @@ static size_t place(size_t *at, uint64_t n, size_t each) {
 static void plan_block(uint64_t arena_bytes, uint32_t max_frames, block_plan *p) {
     p->n_granules = arena_bytes / granule_bytes_for(arena_bytes);
     p->n_regions = (p->n_granules + REGION_GRANULES - 1) / REGION_GRANULES;
-    p->max_slabs = min_u64(p->n_granules, max_frames);
+    p->max_slabs = min_u64(p->n_granules / min_slab_granules(p->n_granules), max_frames);
     p->max_classes = min_u64(p->max_slabs, FRAMES_MAX_CLASSES);
     size_t at = 0;
     place(&at, 1, sizeof(frames));
@@ -45,6 +45,7 @@ static void plan_block(uint64_t arena_bytes, uint32_t max_frames, block_plan *p)
     p->classes = place(&at, p->max_classes, sizeof(size_class));
     p->slabs = place(&at, p->max_slabs, sizeof(slab));
     p->entries = place(&at, max_frames, sizeof(entry));
+    p->places = place(&at, max_frames, sizeof(entry_place));
     p->bytes = at;
 }
 
@@ -72,8 +73,9 @@ static void raise_generation(frames *f, uint32_t frame) {
 
 static void fill_pools(frames *f) {
     for (uint32_t i = 0; i < f->max_frames; i++) {
-        uint32_t next = i + 1 < f->max_frames ? i + 1 : NONE;
-        f->entries[i] = (entry){.slab = next, .ring = NONE, .state = ENTRY_POOL};
+        uint32_t next = i + 1 < f->max_frames ? i + 1 : LAST;
+        f->entries[i] = (entry){.slab = next & LAST, .ring = NONE, .state = ENTRY_POOL};
+        f->places[i] = (entry_place){0};
         raise_generation(f, i);
     }
     f->n_pool = f->max_frames;
@@ -93,7 +95,7 @@ kvt_status frames_init(void *memory, size_t bytes, uint64_t arena_bytes, uint32_
                        uint64_t *generations, frames **ret_frames) {
     block_plan p;
     if (!memory || (uintptr_t)memory % _Alignof(frames) || !generations || max_frames == 0 ||
-        max_frames == NONE || arena_bytes == 0 || arena_bytes % FRAMES_GRANULE_BYTES ||
+        max_frames >= LAST || arena_bytes == 0 || arena_bytes % FRAMES_GRANULE_BYTES ||
         arena_bytes / FRAMES_GRANULE_BYTES > UINT32_MAX / 2) {
         return KVT_EINVAL;
     }
@@ -117,6 +119,7 @@ kvt_status frames_init(void *memory, size_t bytes, uint64_t arena_bytes, uint32_
     f->classes = (size_class *)(void *)(at + p.classes);
     f->slabs = (slab *)(void *)(at + p.slabs);
     f->entries = (entry *)(void *)(at + p.entries);
+    f->places = (entry_place *)(void *)(at + p.places);
     fill_pools(f);
     *ret_frames = f;
     return KVT_OK;
@@ -168,9 +171,10 @@ static void add_id(frames *f, slab *s) {
     KVT_ASSERT(id != NONE && f->n_pool > 0 && s->n_ids < class_of(f, s)->n_frames);
     entry *e = &f->entries[id];
     KVT_ASSERT(e->state == ENTRY_POOL);
-    f->pool = e->slab;
+    f->pool = entry_next(e);
     f->n_pool--;
-    *e = (entry){.slab = NONE, .ring = id, .slot = (uint16_t)s->n_ids, .state = ENTRY_FREE};
+    *e = (entry){.slab = LAST, .ring = id, .state = ENTRY_FREE};
+    f->places[id].slot = s->n_ids;
     if (s->n_ids) {
         e->ring = f->entries[s->frame].ring;
         f->entries[s->frame].ring = id;
@@ -195,18 +199,18 @@ kvt_status frames_alloc(frames *f, uint64_t bytes, uint32_t *ret_frame) {
     uint32_t id = s->frame;
     entry *e = &f->entries[id];
     KVT_ASSERT(e->state == ENTRY_FREE);
-    if (e->slab != NONE)
-        s->frame = e->slab;
-    e->slab = at;
+    if (entry_next(e) != NONE)
+        s->frame = entry_next(e);
+    e->slab = at & LAST;
     e->state = ENTRY_USED;
-    e->rounding_bytes = (uint8_t)((uint64_t)units * FRAMES_ALIGN_BYTES - bytes);
+    f->places[id].rounding_bytes = ((uint64_t)units * FRAMES_ALIGN_BYTES - bytes) & 63;
     s->n_used++;
     f->classes[s->size_class].n_used++;
     frames_bucket_in(f, at);
     f->n_free--;
     f->n_used++;
     f->used_bytes += bytes;
-    f->rounding_bytes += e->rounding_bytes;
+    f->rounding_bytes += f->places[id].rounding_bytes;
     raise_generation(f, id);
     *ret_frame = id;
     return KVT_OK;
@@ -226,12 +230,13 @@ void frames_free(frames *f, uint32_t frame) {
     slab *s = &f->slabs[at];
     raise_generation(f, frame);
     f->used_bytes -= frames_asked(f, frame);
-    f->rounding_bytes -= e->rounding_bytes;
+    f->rounding_bytes -= f->places[frame].rounding_bytes;
     f->n_used--;
     f->n_free++;
     frames_bucket_out(f, at);
     e->state = ENTRY_FREE;
-    e->slab = f->entries[s->frame].state == ENTRY_FREE && s->frame != frame ? s->frame : NONE;
+    int is_behind = f->entries[s->frame].state == ENTRY_FREE && s->frame != frame;
+    e->slab = (is_behind ? s->frame : LAST) & LAST;
     s->frame = frame;
     s->n_used--;
     f->classes[s->size_class].n_used--;
@@ -254,12 +259,12 @@ uint64_t frames_size(const frames *f, uint32_t frame) {
 }
 
 uint64_t frames_asked(const frames *f, uint32_t frame) {
-    return frames_size(f, frame) - f->entries[frame].rounding_bytes;
+    return frames_size(f, frame) - f->places[frame].rounding_bytes;
 }
 
 uint64_t frames_offset(const frames *f, uint32_t frame) {
-    const entry *e = used(f, frame);
-    return (uint64_t)f->slabs[e->slab].granule * f->granule_bytes + e->slot * frames_size(f, frame);
+    const slab *s = &f->slabs[used(f, frame)->slab];
+    return (uint64_t)s->granule * f->granule_bytes + f->places[frame].slot * frames_size(f, frame);
 }
 
 uint64_t frames_generation(const frames *f, uint32_t frame) {

@@ -12,6 +12,7 @@
  * rounding waste stay under 4 % for frames of 4 KiB and up (smaller ones: rounding to
  * FRAMES_ALIGN_BYTES apart, under 4 % too). A slab takes up to some 30 granules for that, so
  * granules are small in small arenas: 4 KiB up to 1 GiB, then 8, 16, 32, and 64 KiB from 16 GiB on.
+ * In arenas of more than 256 MiB it takes 16 at least, so that few records of slabs are enough.
  *
  * This file counts and places; it never touches the arena's bytes. It knows the arena by its size
  * alone, and lives in a block that the caller hands in. The generation table is the exception: it
@@ -38,8 +39,9 @@ typedef struct frames frames;
 
 /*
  * max_frames: frame ids, the length of the generation table. arena_bytes: a multiple of
- * FRAMES_GRANULE_BYTES. Takes 12 bytes a frame id and 24 a slab at most (min(granules, ids) slabs),
- * a bit and a half a granule, 52 a class.
+ * FRAMES_GRANULE_BYTES. Takes 10 bytes a frame id and 24 a slab at most (as many as
+ * granules, a sixteenth of them in arenas of more than 256 MiB; and never more than ids), a bit and
+ * a half a granule, 52 a class.
  *
  * An id stays with its slab until that is emptied. With one size in use, max_frames frames can be
  * had; with several, ids of free frames of one class are missing for another (then frames_alloc

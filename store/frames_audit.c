@@ -25,17 +25,17 @@ static kvt_status audit_ring(const frames *f, uint32_t at, tally *t, char *why, 
     uint32_t n_used = 0, id = s->frame;
     for (uint32_t n = 0; n < s->n_ids; n++) {
         const entry *e = id < f->max_frames ? &f->entries[id] : NULL;
-        if (!e || e->state == ENTRY_POOL || e->slot >= s->n_ids ||
-            slots[e->slot / 64] >> e->slot % 64 & 1)
+        uint32_t slot = e ? f->places[id].slot : 0;
+        if (!e || e->state == ENTRY_POOL || slot >= s->n_ids || slots[slot / 64] >> slot % 64 & 1)
             return BROKEN("slab %" PRIu32 ": id %" PRIu32 " does not belong to its ring", at, id);
-        slots[e->slot / 64] |= UINT64_C(1) << e->slot % 64;
+        slots[slot / 64] |= UINT64_C(1) << slot % 64;
         if (e->state == ENTRY_USED) {
             if (e->slab != at)
                 return BROKEN("frame %" PRIu32 " names slab %" PRIu32 ", not %" PRIu32, id, e->slab,
                               at);
             n_used++;
             t->used_bytes += frames_asked(f, id);
-            t->rounding_bytes += e->rounding_bytes;
+            t->rounding_bytes += f->places[id].rounding_bytes;
         }
         id = e->ring;
     }
@@ -44,7 +44,7 @@ static kvt_status audit_ring(const frames *f, uint32_t at, tally *t, char *why, 
                       (uint32_t)s->n_used);
     uint32_t n_free = 0;
     if (f->entries[s->frame].state == ENTRY_FREE) {
-        for (id = s->frame; id != NONE && n_free <= s->n_ids; id = f->entries[id].slab) {
+        for (id = s->frame; id != NONE && n_free <= s->n_ids; id = entry_next(&f->entries[id])) {
             if (id >= f->max_frames || f->entries[id].state != ENTRY_FREE)
                 break;
             n_free++;
@@ -151,7 +151,7 @@ static kvt_status audit_classes(const frames *f, const tally *t, char *why, size
 
 static kvt_status audit_pools(const frames *f, const tally *t, char *why, size_t why_bytes) {
     uint32_t n_pool = 0, n_slabs = 0;
-    for (uint32_t id = f->pool; id != NONE; id = f->entries[id].slab) {
+    for (uint32_t id = f->pool; id != NONE; id = entry_next(&f->entries[id])) {
         if (id >= f->max_frames || f->entries[id].state != ENTRY_POOL || ++n_pool > f->n_pool)
             return BROKEN("the pool of ids is broken at %" PRIu32, id);
     }

@@ -19,7 +19,9 @@ enum {
     MIN_GRANULE_BYTES = 4096,
     MAX_GRANULES_BEFORE_GROWTH = 1 << 18, /* with more of them, the granule is doubled, to 64 KiB */
     REGION_GRANULES = 64,
-    MAX_SLAB_FRAMES = 1023, /* ten bits */
+    MAX_SLAB_FRAMES = 1023,  /* ten bits */
+    MANY_GRANULES = 1 << 16, /* with more of them, a slab has MANY_SLAB_GRANULES at least: ... */
+    MANY_SLAB_GRANULES = 16, /* ... 64 KiB in 1 GiB, 1 MiB from 16 GiB on; but for tiny frames */
 };
 #define MAX_FRAME_BYTES (UINT64_C(1) << 30)
 #define NONE            FRAMES_NONE
@@ -27,14 +29,26 @@ enum {
 enum { ENTRY_POOL = 0, ENTRY_FREE, ENTRY_USED };
 
 typedef struct entry {
-    uint32_t slab; /* used: its slab; free: the slab's next free one; in the pool: the next there */
+    uint32_t slab : 30; /* used: its slab; free: the slab's next free one; in the pool: the next
+                           there; the last of those has LAST here, see entry_next */
+    uint32_t state : 2;
     uint32_t ring; /* free, used: the next id of the slab */
-    uint16_t slot; /* free, used: place in the slab */
-    uint8_t state;
-    uint8_t rounding_bytes; /* used: size of the class less the bytes asked for */
 } entry;
-_Static_assert(sizeof(entry) == 12, "private memory per frame id is promised");
-_Static_assert(FRAMES_ALIGN_BYTES - 1 <= UINT8_MAX, "rounding fits");
+
+/* The rest of an entry, in an array of its own. */
+typedef struct entry_place {
+    uint16_t slot : 10;          /* free, used: place in the slab */
+    uint16_t rounding_bytes : 6; /* used: size of the class less the bytes asked for */
+} entry_place;
+_Static_assert(sizeof(entry) + sizeof(entry_place) == 10,
+               "private memory per frame id is promised");
+_Static_assert(FRAMES_ALIGN_BYTES <= 1 << 6 && MAX_SLAB_FRAMES < 1 << 10, "they fit");
+
+#define LAST ((UINT32_C(1) << 30) - 1)
+
+static inline uint32_t entry_next(const entry *e) {
+    return e->slab == LAST ? NONE : e->slab;
+}
 
 typedef struct slab {
     uint32_t granule; /* the first one */
@@ -90,6 +104,7 @@ struct frames {
     size_class *classes;   /* [max_classes] */
     slab *slabs;           /* [max_slabs] */
     entry *entries;        /* [max_frames] */
+    entry_place *places;   /* [max_frames] */
 
     uint32_t pool, n_pool; /* ids that no slab holds: last in, first out */
     uint32_t slab_pool;
@@ -107,6 +122,11 @@ struct frames {
     stretch kept;
 };
 
+/* Granules of a slab at least. Only slabs of more frames than fit one are smaller. */
+static inline uint32_t min_slab_granules(uint64_t n_granules) {
+    return n_granules > MANY_GRANULES ? MANY_SLAB_GRANULES : 1;
+}
+
 /* How slabs of a frame size are cut. */
 typedef struct slab_plan {
     uint32_t units;
@@ -121,8 +141,8 @@ void frames_plan(const frames *f, uint32_t units, slab_plan *ret_plan);
 uint32_t frames_class_find(const frames *f, uint32_t units); /* NONE: there is none */
 
 /* A slab of the class (made if need be) with all frames free, the first of which is to be taken at
- * once. KVT_EFULL: no run of granules, not even in the kept stretch. KVT_ELIMIT: no class. The
- * caller has seen that there is an id in the pool. */
+ * once. KVT_EFULL: no run of granules, not even in the kept stretch, or no more slabs. KVT_ELIMIT:
+ * no class. The caller has seen that there is an id in the pool. */
 kvt_status frames_slab_make(frames *f, const slab_plan *plan, int into_kept, uint32_t *ret_slab);
 /* Of an empty slab that stands in no bucket. */
 void frames_slab_end(frames *f, uint32_t at);

@@ -34,7 +34,11 @@ kvt_status frames_units(const frames *f, uint64_t bytes, uint32_t *ret_units) {
 void frames_plan(const frames *f, uint32_t units, slab_plan *ret_plan) {
     uint64_t size = (uint64_t)units * FRAMES_ALIGN_BYTES;
     uint64_t best_granules = 0, best_frames = 0, best_tail = 0;
-    for (uint64_t n = (size + f->granule_bytes - 1) / f->granule_bytes; n <= f->n_granules; n++) {
+    uint64_t least = min_slab_granules(f->n_granules);
+    if (least * f->granule_bytes > MAX_SLAB_FRAMES * size)
+        least = MAX_SLAB_FRAMES * size / f->granule_bytes;
+    uint64_t holds_one = (size + f->granule_bytes - 1) / f->granule_bytes;
+    for (uint64_t n = holds_one > least ? holds_one : least; n <= f->n_granules; n++) {
         uint64_t slab_bytes = n * f->granule_bytes;
         uint64_t n_frames = slab_bytes / size;
         n_frames = n_frames < MAX_SLAB_FRAMES ? n_frames : MAX_SLAB_FRAMES;
@@ -257,13 +261,15 @@ kvt_status frames_slab_make(frames *f, const slab_plan *plan, int into_kept, uin
     uint32_t granule = find_run(f, plan->n_granules, into_kept || own_kept);
     if (granule == NONE)
         return KVT_EFULL;
+    uint32_t at = f->slab_pool;
+    KVT_ASSERT(f->n_pool > 0);
+    if (at == NONE) /* there are many of tiny frames: else there would be one for each run */
+        return KVT_EFULL;
     uint32_t c = frames_class_find(f, plan->units);
     if (c == NONE)
         c = class_make(f, plan);
     if (c == NONE)
         return KVT_ELIMIT;
-    uint32_t at = f->slab_pool;
-    KVT_ASSERT(at != NONE && f->n_pool > 0); /* a slab has a granule and an id at least */
     slab *s = &f->slabs[at];
     f->slab_pool = s->next;
     *s = (slab){.granule = granule, .frame = NONE};
@@ -293,7 +299,7 @@ static void pool_ring(frames *f, const slab *s) {
         entry *e = &f->entries[id];
         uint32_t next = e->ring;
         KVT_ASSERT(e->state == ENTRY_FREE);
-        *e = (entry){.slab = f->pool, .ring = NONE, .state = ENTRY_POOL};
+        *e = (entry){.slab = f->pool & LAST, .ring = NONE, .state = ENTRY_POOL};
         f->pool = id;
         id = next;
         KVT_ASSERT((n == 1) == (id == first));
