@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The manual pages as they are built: kvtrunk(3) has every declaration of kvtrunk.h, each call with a
-text of its own; and no page of the four makes groff or mandoc warn (where they are installed). And the
-tests that FAULTS.md names exist."""
+text of its own; kvtrunk-llama(1) has every option of that program; and no page makes groff or mandoc
+warn (where they are installed). And the tests that FAULTS.md names exist."""
 import os
 import re
 import shutil
@@ -11,7 +11,8 @@ import sys
 SOURCE = os.environ["KVT_SOURCE_DIR"]
 BUILD = os.environ["KVT_BUILD_DIR"]
 PAGES = [f"{SOURCE}/client/kvtrunk.1", f"{BUILD}/client/kvtrunk.3",
-         f"{BUILD}/daemon/kvtrunkd.conf.5", f"{SOURCE}/daemon/kvtrunkd.8"]
+         f"{BUILD}/daemon/kvtrunkd.conf.5", f"{SOURCE}/daemon/kvtrunkd.8",
+         f"{SOURCE}/client/adapters/llama/kvtrunk-llama.1"]
 failures = []
 
 
@@ -47,6 +48,19 @@ def check_page(page, code):
         check(re.search(rf"\b{name}\b", page), f"kvtrunk(3) has no {name}")
     for part in ("EXAMPLE", "SYNOPSIS", "THREADS", "STATUS"):
         check(f'.SH "{part}"' in page, f"kvtrunk(3) has no section {part}")
+
+
+def check_llama(page):
+    with open(f"{SOURCE}/client/adapters/llama/main.c", encoding="utf-8") as file:
+        code = file.read()
+    table = code[code.index("long_options[] = {"):]
+    options = re.findall(r'\{"([\w-]+)", (\d),', table[:table.index("};")])
+    check(len(options) > 15, f"{len(options)} options of kvtrunk-llama: too few were found")
+    described = re.findall(r"^\.TP\n\.BI? \\-\\-(\S+)( \"|$)", page, flags=re.M)
+    described = sorted((name.replace("\\-", "-"), "1" if value.strip() else "0") for name, value in described)
+    check(described == sorted(options), f"kvtrunk-llama(1) has {described}, the program {sorted(options)}")
+    for name, _ in options:
+        check(f'"  --{name} ' in code or name == "help", f"kvtrunk-llama --help has no --{name}")
 
 
 def check_faults():
@@ -90,6 +104,8 @@ def main():
         with open(f"{SOURCE}/client/{header}", encoding="utf-8") as file:
             code += without_comments(file.read())
     check_page(page, code)
+    with open(PAGES[4], encoding="utf-8") as file:
+        check_llama(file.read())
     check_faults()
     for failure in failures:
         print(failure)

@@ -195,6 +195,8 @@ kvt_test(test_real_kv SOURCES test_real_kv.c LIBS kvt_kernels m)
 # The llama.cpp adapter: what of it needs no llama.cpp, and the rest where libllama is given.
 kvt_test(test_llama_state SOURCES test_llama_state.c
          ${PROJECT_SOURCE_DIR}/client/adapters/llama/state.c)
+kvt_test(test_llama_parts SOURCES test_llama_parts.c
+         ${PROJECT_SOURCE_DIR}/client/adapters/llama/json_text.c)
 if(KVT_LLAMA_DIR)
     include(llama/llama.cmake)
 endif()

@@ -5,6 +5,8 @@
 
 Checks, in this order; each starts a daemon of its own:
 
+    options    wrong command lines of kvtrunk-llama are refused before anything is loaded; its JSON is
+               valid UTF-8 wherever generation ends; small batches hand in what they can
     realm      what cannot be shared is refused, and what changes bytes changes the realm
     bits       logits behind a loaded prefix are bit-equal to those behind one that is computed and
                cut at the same place: both models, f16 and quantised KV types, from another process;
@@ -148,8 +150,7 @@ class Worker:
             [built("client", "adapters", "llama", "kvtrunk-llama"), "--model", model(which),
              "--socket", socket, "--threads", "1", "--ctx", "3072", "--predict", "8", "--wait", str(1000 * HANG_S),
              "--json",
-             *more], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8",
-            errors="replace")
+             *more], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8")
         self.begin(f"{number} is where worker number {number} begins.")
 
     def begin(self, prompt):
@@ -160,7 +161,7 @@ class Worker:
     def answer(self):
         line = self.process.stdout.readline()
         check(line, "a worker ended with status", self.process.poll())
-        return json.loads(line, strict=False)
+        return json.loads(line)
 
     def ask(self, prompt):
         self.begin(prompt)
@@ -283,6 +284,43 @@ def warm(daemon, which, prefixes, *more):
 
 def cold(which, prefixes, *more):
     probe("cold", which, "--list", ",".join(map(str, prefixes)), "--out", place("cold"), *more)
+
+
+def refused(status, words, *arguments):
+    """kvtrunk-llama ends so, with these words, without having looked at the weights."""
+    done = subprocess.run([built("client", "adapters", "llama", "kvtrunk-llama"), *arguments],
+                          capture_output=True, stdin=subprocess.DEVNULL, text=True, check=False)
+    check(done.returncode == status and words in done.stderr and not done.stdout, arguments, "gave",
+          done.returncode, done.stderr, done.stdout)
+
+
+def options_of_the_tool():
+    nothing = ("--model", "/nowhere/model.gguf")
+    refused(2, "--model is needed")
+    refused(2, "--help lists the options", *nothing, "--nonsense")
+    refused(2, "--help lists the options", "--model")
+    refused(2, "--kv q9: there are f16", *nothing, "--kv", "q9")
+    for name, bad, words in (("ctx", "255", "256 to 1048576"), ("batch", "63", "64 to 65536"),
+                             ("batch", "65537", "64 to 65536"), ("threads", "0", "1 to 512"),
+                             ("predict", "-1", "0 to 1048576"), ("predict", "8x", "0 to 1048576"),
+                             ("wait", "", "0 to 3600000"), ("wait", "9" * 30, "0 to 3600000")):
+        refused(2, f"--{name} {bad}: a number from {words} is needed", *nothing, f"--{name}", bad)
+    refused(1, "/nowhere/prefix: No such file", *nothing, "--prefix", "/nowhere/prefix")
+    refused(1, "/nowhere/model.gguf: llama.cpp cannot load it", *nothing)
+    # Characters of two to four bytes, which are several tokens of this model.
+    text = "Copy: \U0001f9a9\U0001f9a9 \u0b95\u0b95 \U0001f9a9\u0b95\U0001f9a9\u0b95\U0001f9a9\u0b95. Copy:"
+    n_cut = 0
+    for predict in range(1, 9):
+        with Crew(SMOLLM2, NOWHERE, 1, ("--no-cache", "--predict", str(predict))) as workers:
+            answer = workers[0].ask(text)["text"]  # decoded strictly
+            n_cut += not answer.strip()
+    print(f"    {answer!r}; of 1 to 8 tokens {n_cut} were no whole character")
+    with Daemon() as daemon:
+        for number, (batch, least) in enumerate(((64, 128), (65, 128), (100, 140), (127, 140))):
+            with Crew(SMOLLM2, daemon.socket, 1, ("--batch", str(batch), "--predict", "0")) as workers:
+                answer = workers[0].ask(f"{number} " + long_question(number))
+                check(128 < answer["tokens"] and answer["sealed"] >= least, batch, answer)
+                print(f"    --batch {batch}: {answer['sealed']} of {answer['tokens']} tokens handed in")
 
 
 def realm():
@@ -670,7 +708,8 @@ def codecs():
 
 # ------------------------------------------------------------------------------------------ main
 
-CHECKS = {c.__name__: c for c in (realm, bits, groups, tiers, flight, memory, kills, prompts, first,
+CHECKS = {"options": options_of_the_tool}
+CHECKS |= {c.__name__: c for c in (realm, bits, groups, tiers, flight, memory, kills, prompts, first,
                                 server, codecs)}
 LONG_ONLY = ("server", "codecs")
 

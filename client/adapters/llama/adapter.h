@@ -26,13 +26,13 @@ struct kvt_llama {
     state_shape shape;
     llama_realm realm;
     uint32_t page_tokens, seal_min_tokens;
-    uint32_t chunk_tokens;  /* computed, and handed in, at a time: a multiple of page_tokens */
+    uint32_t chunk_tokens;  /* computed at a time, at most: chunk.h */
     uint32_t piece_tokens;  /* moved at a time: a multiple of page_tokens, at most chunk_tokens */
     uint32_t window_tokens; /* of the second cache so many last tokens are loaded; 0 = all */
     int has_groups;         /* and so many are kept by the daemon: a layer group for each cache */
     uint32_t wait_ms;
     kvt_client *client;
-    struct llama_batch batch; /* chunk_tokens */
+    struct llama_batch batch; /* room for chunk_tokens */
     uint8_t *state;           /* one state, of state_room bytes */
     size_t state_room;
     uint8_t *page[2]; /* K, V of one page, all layers, where a state's rows do not lie evenly */

@@ -114,7 +114,6 @@ static kvt_status choose_sizes(kvt_llama *k, const kvt_llama_options *o) {
         k->has_groups = !o->whole_windows;
         k->window_tokens = k->has_groups || !o->context->swa_full ? n_swa : 0;
     }
-    k->chunk_tokens -= k->chunk_tokens % k->page_tokens;
     if (k->chunk_tokens < k->page_tokens || k->chunk_tokens < k->seal_min_tokens)
         return llama_fail(KVT_EINVAL,
                           "micro-batches of %u tokens (window %u) hold no page of %u, or not the "
@@ -122,7 +121,8 @@ static kvt_status choose_sizes(kvt_llama *k, const kvt_llama_options *o) {
                           llama_n_ubatch(k->ctx), n_swa, k->page_tokens, k->seal_min_tokens);
     const uint32_t one[STATE_MAX_CACHES] = {1, 1};
     size_t pages = PIECE_BYTES / (state_bytes(&k->shape, 0, one) * k->page_tokens);
-    k->piece_tokens = least((pages ? (uint32_t)pages : 1) * k->page_tokens, k->chunk_tokens);
+    k->piece_tokens = least((pages ? (uint32_t)pages : 1) * k->page_tokens,
+                            k->chunk_tokens - k->chunk_tokens % k->page_tokens);
     return KVT_OK;
 }
 

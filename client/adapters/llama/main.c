@@ -1,4 +1,5 @@
 /* main.c - kvtrunk-llama: a llama.cpp worker that shares its prompts' KV. --help is its manual. */
+#include "client/adapters/llama/json_text.h"
 #include "client/adapters/llama/kvt_llama.h"
 
 #include <errno.h>
@@ -26,6 +27,7 @@ typedef struct worker {
     char *prefix;
     llama_token *tokens;
     size_t n_tokens;
+    json_text text; /* of the prompt that is being completed */
 } worker;
 
 static const char help[] =
@@ -321,28 +323,18 @@ static uint64_t logits_hash(const worker *w) {
     return hash;
 }
 
-static void print_escaped(const char *text, size_t n) {
-    for (size_t i = 0; i < n; i++) {
-        unsigned char c = (unsigned char)text[i];
-        if (c == '"' || c == '\\' || c < 0x20)
-            printf("\\u%04x", c);
-        else
-            putchar(c);
-    }
-}
-
-static void print_piece(const worker *w, llama_token token) {
+static void print_piece(worker *w, llama_token token) {
     char piece[MAX_PIECE_BYTES];
     int32_t n = llama_token_to_piece(w->vocab, token, piece, sizeof piece, 0, false);
     if (n <= 0)
         return;
     if (w->o.json)
-        print_escaped(piece, (size_t)n);
+        json_text_put(&w->text, piece, (size_t)n, stdout);
     else
         fwrite(piece, 1, (size_t)n, stdout);
 }
 
-/* Greedy. In JSON a piece that ends inside a character leaves it to the next one to complete. */
+/* Greedy. */
 static int generate(worker *w, llama_token token) {
     for (unsigned i = 0; i < w->o.n_predict && !llama_vocab_is_eog(w->vocab, token); i++) {
         print_piece(w, token);
@@ -377,10 +369,11 @@ static void tell(const worker *w, const kvt_llama_result *r, double first_ms) {
 
 /* What came of a prompt that was not served, for who counts objects. */
 static int tell_failed(const worker *w, const char *prompt_name) {
+    json_text text = {0};
     fprintf(stderr, "kvtrunk-llama: %s was left out\n", prompt_name);
     if (w->o.json) {
         fputs("{\"error\": \"", stdout);
-        print_escaped(complaint, strlen(complaint));
+        json_text_put(&text, complaint, strlen(complaint), stdout);
         fputs("\"}\n", stdout);
         fflush(stdout);
     }
@@ -404,6 +397,7 @@ static int complete(worker *w, const char *prompt, const char *prompt_name) {
         return tell_failed(w, prompt_name);
     llama_token first = best_token(w);
     double first_ms = now_ms() - start_ms;
+    w->text = (json_text){0};
     if (w->o.json)
         printf("{\"logits\": \"%016llx\", \"text\": \"", (unsigned long long)logits_hash(w));
     code = generate(w, first);

@@ -1,6 +1,7 @@
 /* prefill.c - one prompt: loading what is held, waiting for what others compute, computing the
  * rest. */
 #include "client/adapters/llama/adapter.h"
+#include "client/adapters/llama/chunk.h"
 
 #include <string.h>
 #include <time.h>
@@ -103,16 +104,13 @@ static void load_and_wait(prefill *p) {
 /* --- computed here ------------------------------------------------------------------------------
  */
 
-/* Where the micro-batch from `at` on ends: at the end of a page, with enough behind it for the next
- * one to be handed in as well. */
-static uint32_t chunk_end(const kvt_llama *k, uint32_t at, uint32_t n_tokens) {
-    uint32_t end = at + k->chunk_tokens;
-    if (end >= n_tokens)
-        return n_tokens;
-    if (n_tokens - end < k->seal_min_tokens)
-        end = n_tokens - k->seal_min_tokens;
-    uint32_t even = end - end % k->page_tokens;
-    return even > at ? even : end;
+static uint32_t next_end(const prefill *p) {
+    const kvt_llama *k = p->k;
+    const chunk_sizes sizes = {.chunk_tokens = k->chunk_tokens,
+                               .seal_min_tokens = k->seal_min_tokens,
+                               .page_tokens = k->page_tokens,
+                               .window_tokens = k->window_tokens};
+    return chunk_end(&sizes, p->done_tokens, p->n_tokens);
 }
 
 static kvt_status compute(prefill *p, uint32_t end) {
@@ -193,7 +191,7 @@ static kvt_status compute_rest(prefill *p) {
         /* Too few rows to be handed in: then nobody shall wait for them. */
         if (p->lease && p->n_tokens - first < p->k->seal_min_tokens)
             go_alone(p, KVT_OK);
-        kvt_status status = compute(p, chunk_end(p->k, first, p->n_tokens));
+        kvt_status status = compute(p, next_end(p));
         if (status != KVT_OK)
             return status;
         if (p->lease && p->done_tokens - first < p->k->seal_min_tokens)
