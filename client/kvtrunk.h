@@ -572,7 +572,8 @@ kvt_status kvt_seal(kvt_lease *lease, size_t *ret_sealed_tokens);
  * block_tokens * dim * 2 and block_stride_tokens = n_kv_heads * block_tokens.
  *
  * Errors of all: KVT_ENOTSUP (the arena is in host memory), KVT_EIO (CUDA refuses: kvt_last_error
- * says what), KVT_ENOMEM, KVT_EINVAL, KVT_ESTALE, and those of the calls that they stand for.
+ * says what), KVT_ENOMEM, KVT_EINVAL (also: part[] is not this GPU's memory), KVT_ESTALE, and those
+ * of the calls that they stand for.
  */
 typedef struct kvt_block_table {
     const uint32_t *blocks; /* host memory; only read during the call */

@@ -305,6 +305,41 @@ static kvt_status end_launch(kvt_cuda_batch *b, int error, const char *what, cha
     return error == cudaSuccess ? KVT_OK : cuda_says(error, what, why, why_bytes);
 }
 
+/* Each kind of memory that a GPU's kernel would fault on, or reach across a bus. */
+static kvt_status check_part(const kvt_cuda_map *map, const char *argument, int part,
+                             const void *at, char *why, size_t why_bytes) {
+    static const char cure[] = "kvt_decode and kvt_encode are for KV in host memory";
+    struct cudaPointerAttributes found = {.type = cudaMemoryTypeUnregistered};
+    if (cudaPointerGetAttributes(&found, at) != cudaSuccess) {
+        cudaGetLastError();
+        found.type = cudaMemoryTypeUnregistered;
+    }
+    if (found.type == cudaMemoryTypeManaged ||
+        (found.type == cudaMemoryTypeDevice && found.device == map->gpu))
+        return KVT_OK;
+    if (found.type == cudaMemoryTypeDevice)
+        return kvt_say(why, why_bytes, KVT_EINVAL,
+                       "%s->part[%d] is memory of CUDA device %d, and the pages are on %d: open a "
+                       "client with options.gpu \"%d\", or bring the KV there",
+                       argument, part, found.device, map->gpu, found.device);
+    if (found.type == cudaMemoryTypeHost)
+        return kvt_say(why, why_bytes, KVT_EINVAL,
+                       "%s->part[%d] is pinned host memory, not a GPU's: %s", argument, part, cure);
+    return kvt_say(why, why_bytes, KVT_EINVAL,
+                   "%s->part[%d] is host memory, or no memory at all, not a GPU's: %s", argument,
+                   part, cure);
+}
+
+static kvt_status check_layout(kvt_cuda_map *map, const char *argument, const kvt_layout *layout,
+                               char *why, size_t why_bytes) {
+    int before = set_gpu(map->gpu);
+    kvt_status status = KVT_OK;
+    for (int p = 0; p < 2 && status == KVT_OK; p++)
+        status = check_part(map, argument, p, layout->part[p], why, why_bytes);
+    restore_gpu(before, map->gpu);
+    return status;
+}
+
 static kvt_status plan(kvt_cuda_map *map, const kvt_page_shape *shape, const kvt_cuda_piece *pieces,
                        uint32_t n_pieces, int verify, void *stream, char *why, size_t why_bytes,
                        kvt_cuda_batch **ret_batch) {
@@ -558,6 +593,7 @@ const kvt_cuda_map_table kvt_cuda_map_calls = {.version = KVT_MODULE_VERSION,
                                                .area_open = area_open,
                                                .area_close = area_close,
                                                .areas_tidy = areas_tidy,
+                                               .check_layout = check_layout,
                                                .plan = plan,
                                                .is_plan = is_plan,
                                                .decode = decode,

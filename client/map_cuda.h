@@ -75,6 +75,11 @@ typedef struct kvt_cuda_map_table {
     /* Frees what the daemon has let go of, and waits so long for what it has not. */
     void (*areas_tidy)(uint32_t wait_ms);
 
+    /* Is the layout in memory that the map's GPU may read and write? KVT_EINVAL. `argument` is what
+     * the caller calls it. */
+    kvt_status (*check_layout)(kvt_cuda_map *map, const char *argument, const kvt_layout *layout,
+                               char *why, size_t why_bytes);
+
     /* Looks at the pages (verify: at their checksums too), on the stream. */
     kvt_status (*plan)(kvt_cuda_map *map, const kvt_page_shape *shape, const kvt_cuda_piece *pieces,
                        uint32_t n_pieces, int verify, void *stream, char *why, size_t why_bytes,

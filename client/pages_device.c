@@ -125,8 +125,9 @@ static kvt_status check_arena(const kvt_lease *lease) {
     return KVT_OK;
 }
 
-static kvt_status check_call(const kvt_lease *lease, const kvt_layout *layout,
+static kvt_status check_call(const kvt_lease *lease, const char *argument, const kvt_layout *layout,
                              const kvt_block_table *blocks) {
+    char why[WHY_BYTES] = "";
     kvt_status status = check_arena(lease);
     if (status != KVT_OK)
         return status;
@@ -134,7 +135,9 @@ static kvt_status check_call(const kvt_lease *lease, const kvt_layout *layout,
         return kvt_error(KVT_EINVAL, "a layout with two parts is needed");
     if (blocks && (!blocks->blocks || blocks->block_tokens == 0))
         return kvt_error(KVT_EINVAL, "a block table needs blocks, and block_tokens over 0");
-    return KVT_OK;
+    status =
+        lease->arena->calls->check_layout(lease->arena->gpu, argument, layout, why, sizeof why);
+    return status == KVT_OK ? KVT_OK : kvt_error(status, "%s", why);
 }
 
 /* Does the table go as far as the end of these tokens? */
@@ -256,7 +259,7 @@ kvt_status kvt_decode_device(kvt_lease *lease, size_t first_token, size_t n_toke
     uint32_t layers = lease->client->geometry.n_layers;
     status = kvt_lease_catch_up(lease);
     if (status == KVT_OK)
-        status = check_call(lease, to, blocks);
+        status = check_call(lease, "to", to, blocks);
     if (status == KVT_OK)
         status = check_tokens(lease, first_token, n_tokens);
     if (status == KVT_OK && (first_layer > layers || n_layers > layers - first_layer))
@@ -446,7 +449,7 @@ kvt_status kvt_encode_device(kvt_lease *lease, size_t first_page, size_t n_pages
     kvt_status status = kvt_lease_enter(lease);
     if (status != KVT_OK)
         return status;
-    status = check_call(lease, from, blocks);
+    status = check_call(lease, "from", from, blocks);
     if (status == KVT_OK &&
         (first_page > KVT_MAX_REQUEST_TOKENS || n_pages > KVT_MAX_REQUEST_TOKENS))
         status =

@@ -31,6 +31,7 @@ JOBS = {
     "device": ("test_device", []),
     "workers": ("e2e_device", ["short"]),
     "gpus": ("e2e_gpus", ["short"]),
+    "faults": ("e2e_gpu_faults", ["short"]),
 }
 
 
@@ -52,6 +53,7 @@ SOURCES = {
 # A worker and the daemon, end to end: beside the program there is the module that both load.
 SOURCES["e2e_device"] = ("tests/e2e/device.c", "tests/e2e/e2e.c", "client/lease.c", "client/seal.c",
                          "client/pages_device.c")
+SOURCES["e2e_gpu_faults"] = ("tests/e2e/gpu_faults.c", "tests/e2e/e2e.c")
 SOURCES["e2e_gpus"] = ("tests/e2e/gpus.c", "tests/e2e/e2e.c")
 MODULE_SOURCES = ("kernels/device_cuda.c", "kernels/cuda_handles.c", "client/map_cuda.c",
                   "tests/cuda/fake_module.cpp")
@@ -134,7 +136,7 @@ MUTANTS = [
            "first_layer, n_layers, to, b->stream);", "first_layer, n_layers, to, NULL);"),
     Mutant("the plan of other tokens", PLAIN, "workers", MAP,
            "if (b->is_encoded || b->n != n_pieces", "return 1;\n    if (b->is_encoded || b->n != n_pieces"),
-    Mutant("an area is freed while the daemon has it open", PLAIN, "workers", MAP,
+    Mutant("an area is freed while the daemon has it open", PLAIN, "faults", MAP,
            "return flock(area->file, LOCK_EX | LOCK_NB) == 0;", "return 1;"),
     # --- what is not given back, by a worker that closes or a daemon that ends
     Mutant("a worker's stream stays", PLAIN, "workers", MAP,
@@ -145,11 +147,11 @@ MUTANTS = [
            "    if (m->stream)\n        cudaStreamDestroy(m->stream);\n", ""),
     Mutant("the daemon's events stay", PLAIN, "workers", "kernels/device_cuda.c",
            "            cudaEventDestroy(m->half_free[i]);\n", "            ;\n"),
-    Mutant("a worker's area stays open in the daemon", PLAIN, "workers", "kernels/device_cuda.c",
+    Mutant("a worker's area stays open in the daemon", PLAIN, "faults", "kernels/device_cuda.c",
            "if (kvt_cuda_close_memory((kvt_cuda_opened *)staged) != KVT_OK)", "if (!staged)"),
-    Mutant("an area is never freed", PLAIN, "workers", MAP,
+    Mutant("an area is never freed", PLAIN, "faults", MAP,
            "return flock(area->file, LOCK_EX | LOCK_NB) == 0;", "return 0;"),
-    Mutant("an area shares its block", PLAIN, "workers", "kernels/cuda_handles.c",
+    Mutant("an area shares its block", PLAIN, "faults", "kernels/cuda_handles.c",
            "(int)cudaMalloc(ret_at, more - more % KVT_CUDA_SHARED_BYTES)",
            "(int)cudaMalloc(ret_at, (size_t)bytes + more % 1)"),
     # --- what is computed

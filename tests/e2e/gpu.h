@@ -44,6 +44,12 @@ static inline void gpu_free(void *memory) {
     GPU_CALL("cudaFree", (void *), memory);
 }
 
+static inline void *gpu_pinned(size_t bytes) {
+    void *memory;
+    GPU_CALL("cudaHostAlloc", (void **, size_t, unsigned), &memory, bytes, 0);
+    return memory;
+}
+
 static inline void *gpu_stream(void) {
     void *stream;
     GPU_CALL("cudaStreamCreateWithFlags", (void **, unsigned), &stream, GPU_NON_BLOCKING);

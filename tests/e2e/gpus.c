@@ -342,6 +342,21 @@ static void one_prompt(e2e_worker *w, uint32_t prompt) {
     }
 }
 
+/* Memory of the other GPU is not for the pages of this one, though both are this process's. */
+static void refuse_other_gpu(e2e_worker *w, uint32_t prompt) {
+    uint32_t tokens[TOKENS];
+    kvt_lease *lease;
+    kvt_layout to;
+    make_tokens(prompt, tokens);
+    CHECK_EQ(kvt_acquire_ranks(w[0].client, 1, 1000 + prompt, tokens, TOKENS, 0, &lease), KVT_OK);
+    kvt_layout_token_major(&w->realm.geometry, TOKENS, w[0].gpu_part[0], w[1].gpu_part[1], &to);
+    CHECK_EQ(kvt_decode_device(lease, 0, TOKENS, 0, 1, &to, NULL, w[0].stream), KVT_EINVAL);
+    CHECK_MSG(strstr(kvt_last_error(), "to->part[1] is memory of CUDA device 1, and the pages are "
+                                       "on 0"),
+              "%s", kvt_last_error());
+    CHECK_EQ(kvt_release(lease), KVT_OK);
+}
+
 /* Two ranks of one process, too: a client each, by their names. The daemon has one thread for the
  * copies on both GPUs. */
 static void test_one_process(void) {
@@ -355,6 +370,8 @@ static void test_one_process(void) {
     }
     for (uint32_t prompt = 1; prompt < 4; prompt++)
         one_prompt(w, prompt);
+    set_gpu(0);
+    refuse_other_gpu(w, 1);
     for (uint32_t rank = 0; rank < GPUS; rank++) {
         set_gpu((int)rank);
         e2e_worker_close(&w[rank]);
