@@ -544,24 +544,26 @@ kvt_status kvt_seal(kvt_lease *lease, size_t *ret_sealed_tokens);
  *
  *     kvt_decode_device(..., layer 0, stream)   attention of layer 0 behind it in the stream
  *     kvt_decode_device(..., layer 1, stream)   and so on; nothing waits on the host
- *     ...
  *     kvt_encode_device(..., stream)            behind the kernels that compute the KV
  *     kvt_seal                                  waits for the encoding, then asks the daemon
  *     kvt_release                               waits for what is left of the lease's work
  *
- * Calls that may change what a lease names (kvt_extend, kvt_wait, kvt_seal, kvt_release) wait for
- * the GPU's work of that lease first, on the host; kvt_close for all there is.
+ * Calls that may change what a lease names (kvt_extend, kvt_wait, kvt_seal, kvt_release) wait first
+ * for the GPU's work of that lease, asleep; kvt_close for all there is.
  *
- * `stream` is a cudaStream_t (NULL: the default stream) of the arena's GPU, and lives until the
- * work in it has been waited for. part[] of layouts are device pointers, `from` must stay as it is
- * until the work is done in the stream's order. kvt_decode and kvt_encode work with such an arena
- * too, for KV in host memory. Realms of several layer groups know only those (KVT_ENOTSUP from the
- * calls below).
+ * `stream` is a cudaStream_t of the arena's GPU (NULL, cudaStreamLegacy: the default stream;
+ * cudaStreamPerThread: the calling thread's, but not for kvt_pages_device) and lives until the work
+ * in it has been waited for. part[] of layouts are device pointers; `from` stays as it is until the
+ * work is done. For KV in host memory kvt_decode and kvt_encode read and write such an arena, too,
+ * and realms of several layer groups know only those (KVT_ENOTSUP).
  *
- * WHAT COUNTS AS READ. The GPU cannot tell the host at once what it finds, and the host cannot look
- * at a lease while a GPU reads. So what was decoded is right only if kvt_sync, or kvt_release, says
- * KVT_OK afterwards: before that a worker may compute with it, but hand nothing out. What is wrong
- * shows as KVT_ESTALE or KVT_ECORRUPT there.
+ * CUDA GRAPHS. No call may be captured (KVT_EINVAL): a graph would read the pages at each replay,
+ * when nobody holds them. Capture what computes on the KV, and put these calls into the stream
+ * before the graph is launched. None of them disturbs a capture in another stream.
+ *
+ * WHAT COUNTS AS READ. The host cannot see what a GPU finds before it is done. So what was decoded
+ * is right only if kvt_sync, or kvt_release, says KVT_OK afterwards (else KVT_ESTALE,
+ * KVT_ECORRUPT): before that a worker may compute with it, but hand nothing out.
  *
  * A PAGED KV CACHE is named by a block table beside the layout (NULL: token t of the call is token
  * t of the layout). It counts tokens from the start of the path: token t of the path is in block
@@ -582,17 +584,16 @@ typedef struct kvt_block_table {
     uint64_t block_stride_tokens;
 } kvt_block_table;
 
-/* As kvt_decode. Calls for the same tokens on the same stream, layer by layer, share one look at
- * the pages' headers. KVT_OPEN_VERIFY: the GPU looks at the checksums, once. */
+/* As kvt_decode. Calls for the same tokens on one stream share one look at the pages' headers and,
+ * with KVT_OPEN_VERIFY, at their checksums. */
 kvt_status kvt_decode_device(kvt_lease *lease, size_t first_token, size_t n_tokens,
                              uint32_t first_layer, uint32_t n_layers, const kvt_layout *to,
                              const kvt_block_table *blocks, void *stream);
 
 /*
  * As kvt_encode, for pages first_page .. first_page + n_pages - 1 in one launch. Without a block
- * table, token 0 of `from` is the first token of first_page. Where leading rows of first_page are
- * held, `from` must have them as they were decoded.
- */
+ * table, token 0 of `from` is the first token of first_page. Leading rows of that page that are
+ * held must be in `from` as they were decoded. */
 kvt_status kvt_encode_device(kvt_lease *lease, size_t first_page, size_t n_pages,
                              const kvt_layout *from, const kvt_block_table *blocks, void *stream);
 

@@ -28,6 +28,7 @@ struct kvt_cuda_batch {
     int in_use; /* by a caller; under the map's mutex */
     cudaEvent_t done;
     cudaStream_t stream;
+    pthread_t thread; /* that planned it: cudaStreamPerThread is another stream in each */
     kvt_page_shape shape;
     uint32_t n, room; /* pages */
     uint32_t block_room;
@@ -60,8 +61,15 @@ struct kvt_cuda_map {
 /* --- the current GPU ----------------------------------------------------------------------------
  */
 
+/* Another thread may be capturing a graph, and CUDA then forbids allocations and queries to all who
+ * do not say that they have nothing to do with it. */
+static _Thread_local enum cudaStreamCaptureMode other_mode = cudaStreamCaptureModeRelaxed;
+static _Thread_local int n_set; /* calls within calls */
+
 static int set_gpu(int gpu) {
     int before = 0;
+    if (n_set++ == 0)
+        cudaThreadExchangeStreamCaptureMode(&other_mode);
     cudaGetDevice(&before);
     if (before != gpu)
         cudaSetDevice(gpu); /* if it fails, so does what follows */
@@ -71,6 +79,8 @@ static int set_gpu(int gpu) {
 static void restore_gpu(int before, int gpu) {
     if (before != gpu)
         cudaSetDevice(before);
+    if (--n_set == 0)
+        cudaThreadExchangeStreamCaptureMode(&other_mode);
 }
 
 static kvt_status cuda_says(int error, const char *what, char *why, size_t why_bytes) {
@@ -274,6 +284,7 @@ static kvt_status take_batch(kvt_cuda_map *map, const kvt_page_shape *shape, bat
     if (!b)
         return kvt_say(why, why_bytes, KVT_ENOMEM, "no memory for work on %u pages", size.pages);
     b->stream = (cudaStream_t)stream;
+    b->thread = pthread_self();
     b->shape = *shape;
     b->n = size.pages;
     b->is_open = 0;
@@ -340,6 +351,36 @@ static kvt_status check_layout(kvt_cuda_map *map, const char *argument, const kv
     return status;
 }
 
+/*
+ * Work goes into the stream in the calling thread, so cudaStreamPerThread means that thread's. It
+ * must not be captured: a graph would read the pages each time that it is replayed, when nobody
+ * holds them any more, and nothing would follow when that is done.
+ */
+static kvt_status check_stream(kvt_cuda_map *map, void *stream, int is_kept, char *why,
+                               size_t why_bytes) {
+    enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    if (is_kept && stream == (void *)cudaStreamPerThread)
+        return kvt_say(why, why_bytes, KVT_EINVAL,
+                       "the stream is cudaStreamPerThread, and whichever thread lets go of the "
+                       "pages waits for all that is in it: make one with cudaStreamCreate");
+    int before = set_gpu(map->gpu);
+    cudaError_t error = cudaStreamIsCapturing((cudaStream_t)stream, &capture);
+    if (error != cudaSuccess)
+        cudaGetLastError();
+    restore_gpu(before, map->gpu);
+    if (error != cudaSuccess)
+        return kvt_say(
+            why, why_bytes, KVT_EINVAL,
+            "the stream cannot be used: CUDA says %s. It must be one of the GPU that the "
+            "pages are on, %d, and not the default one while others are captured",
+            kvt_cuda_error_name((int)error), map->gpu);
+    if (capture != cudaStreamCaptureStatusNone)
+        return kvt_say(why, why_bytes, KVT_EINVAL,
+                       "the stream is being captured: pages are held for one reading, which no "
+                       "graph repeats. Put this into the stream before the graph is launched");
+    return KVT_OK;
+}
+
 static kvt_status plan(kvt_cuda_map *map, const kvt_page_shape *shape, const kvt_cuda_piece *pieces,
                        uint32_t n_pieces, int verify, void *stream, char *why, size_t why_bytes,
                        kvt_cuda_batch **ret_batch) {
@@ -373,6 +414,8 @@ static kvt_status plan(kvt_cuda_map *map, const kvt_page_shape *shape, const kvt
 static int is_plan(const kvt_cuda_batch *b, const kvt_cuda_piece *pieces, uint32_t n_pieces,
                    const void *stream) {
     if (b->is_encoded || b->n != n_pieces || b->stream != (cudaStream_t)(uintptr_t)stream)
+        return 0;
+    if (b->stream == cudaStreamPerThread && !pthread_equal(b->thread, pthread_self()))
         return 0;
     for (uint32_t i = 0; i < n_pieces; i++) {
         const kvt_cuda_read *r = &b->reads[i];
@@ -594,6 +637,7 @@ const kvt_cuda_map_table kvt_cuda_map_calls = {.version = KVT_MODULE_VERSION,
                                                .area_close = area_close,
                                                .areas_tidy = areas_tidy,
                                                .check_layout = check_layout,
+                                               .check_stream = check_stream,
                                                .plan = plan,
                                                .is_plan = is_plan,
                                                .decode = decode,

@@ -80,6 +80,11 @@ typedef struct kvt_cuda_map_table {
     kvt_status (*check_layout)(kvt_cuda_map *map, const char *argument, const kvt_layout *layout,
                                char *why, size_t why_bytes);
 
+    /* May work be put into it? KVT_EINVAL: it captures. is_kept: other threads will wait for all
+     * that is in it, so it may not be one that each thread has of its own. */
+    kvt_status (*check_stream)(kvt_cuda_map *map, void *stream, int is_kept, char *why,
+                               size_t why_bytes);
+
     /* Looks at the pages (verify: at their checksums too), on the stream. */
     kvt_status (*plan)(kvt_cuda_map *map, const kvt_page_shape *shape, const kvt_cuda_piece *pieces,
                        uint32_t n_pieces, int verify, void *stream, char *why, size_t why_bytes,

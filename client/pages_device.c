@@ -126,7 +126,7 @@ static kvt_status check_arena(const kvt_lease *lease) {
 }
 
 static kvt_status check_call(const kvt_lease *lease, const char *argument, const kvt_layout *layout,
-                             const kvt_block_table *blocks) {
+                             const kvt_block_table *blocks, void *stream) {
     char why[WHY_BYTES] = "";
     kvt_status status = check_arena(lease);
     if (status != KVT_OK)
@@ -137,6 +137,8 @@ static kvt_status check_call(const kvt_lease *lease, const char *argument, const
         return kvt_error(KVT_EINVAL, "a block table needs blocks, and block_tokens over 0");
     status =
         lease->arena->calls->check_layout(lease->arena->gpu, argument, layout, why, sizeof why);
+    if (status == KVT_OK)
+        status = lease->arena->calls->check_stream(lease->arena->gpu, stream, 0, why, sizeof why);
     return status == KVT_OK ? KVT_OK : kvt_error(status, "%s", why);
 }
 
@@ -259,7 +261,7 @@ kvt_status kvt_decode_device(kvt_lease *lease, size_t first_token, size_t n_toke
     uint32_t layers = lease->client->geometry.n_layers;
     status = kvt_lease_catch_up(lease);
     if (status == KVT_OK)
-        status = check_call(lease, "to", to, blocks);
+        status = check_call(lease, "to", to, blocks, stream);
     if (status == KVT_OK)
         status = check_tokens(lease, first_token, n_tokens);
     if (status == KVT_OK && (first_layer > layers || n_layers > layers - first_layer))
@@ -288,6 +290,12 @@ kvt_status kvt_pages_device(kvt_lease *lease, size_t first_token, size_t n_token
     status = kvt_lease_catch_up(lease);
     if (status == KVT_OK)
         status = check_arena(lease);
+    if (status == KVT_OK) {
+        char why[WHY_BYTES] = "";
+        status = lease->arena->calls->check_stream(lease->arena->gpu, stream, 1, why, sizeof why);
+        if (status != KVT_OK)
+            kvt_error(status, "%s", why);
+    }
     if (status == KVT_OK)
         status = check_tokens(lease, first_token, n_tokens);
     if (status == KVT_OK && n_tokens > 0)
@@ -449,7 +457,7 @@ kvt_status kvt_encode_device(kvt_lease *lease, size_t first_page, size_t n_pages
     kvt_status status = kvt_lease_enter(lease);
     if (status != KVT_OK)
         return status;
-    status = check_call(lease, "from", from, blocks);
+    status = check_call(lease, "from", from, blocks, stream);
     if (status == KVT_OK &&
         (first_page > KVT_MAX_REQUEST_TOKENS || n_pages > KVT_MAX_REQUEST_TOKENS))
         status =

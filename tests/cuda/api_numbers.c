@@ -22,7 +22,11 @@ SAME(cudaErrorHostMemoryAlreadyRegistered, 712);
 SAME(cudaErrorHostMemoryNotRegistered, 713);
 SAME(cudaErrorLaunchFailure, 719);
 SAME(cudaErrorNotSupported, 801);
+SAME(cudaErrorStreamCaptureUnsupported, 900);
 SAME(cudaErrorUnknown, 999);
+SAME(cudaStreamCaptureStatusNone, 0);
+SAME(cudaStreamCaptureModeGlobal, 0);
+SAME(cudaStreamCaptureModeRelaxed, 2);
 
 SAME(cudaMemcpyHostToHost, 0);
 SAME(cudaMemcpyHostToDevice, 1);

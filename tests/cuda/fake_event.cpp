@@ -139,6 +139,8 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
         return error;
     if (check_event(event) != cudaSuccess)
         return fail(cudaErrorInvalidResourceHandle);
+    if (check_capture() != cudaSuccess)
+        return fail(check_capture());
     error = query(event);
     return error == cudaErrorNotReady ? error : fail(error);
 }
@@ -150,6 +152,8 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
         return error;
     if (check_event(event) != cudaSuccess)
         return fail(cudaErrorInvalidResourceHandle);
+    if (check_capture() != cudaSuccess)
+        return fail(check_capture());
     st.n_spins += !(event->flags & cudaEventBlockingSync);
     /* The stream of one that has passed may be gone. */
     if (event->stream && event->cell->recorder.pid == st.pid && query(event) == cudaErrorNotReady)

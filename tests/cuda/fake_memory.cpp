@@ -183,6 +183,8 @@ cudaError_t cudaMalloc(void **ret_memory, size_t bytes) {
     cudaError_t error = enter(l, cudaErrorMemoryAllocation);
     if (error != cudaSuccess)
         return error;
+    if (check_capture() != cudaSuccess)
+        return fail(check_capture());
     if (bytes == 0 || bytes > SIZE_MAX / 2)
         return fail(bytes == 0 ? cudaErrorInvalidValue : cudaErrorMemoryAllocation);
     if (bytes_in_use() + round_up(bytes, PAGE) > st.max_bytes)
@@ -229,6 +231,8 @@ cudaError_t cudaHostAlloc(void **ret_memory, size_t bytes, unsigned) {
     cudaError_t error = enter(l, cudaErrorMemoryAllocation);
     if (error != cudaSuccess)
         return error;
+    if (check_capture() != cudaSuccess)
+        return fail(check_capture());
     void *memory;
     if (bytes == 0 || posix_memalign(&memory, PAGE, bytes) != 0)
         return fail(cudaErrorMemoryAllocation);

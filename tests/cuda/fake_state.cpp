@@ -57,6 +57,7 @@ static cudaError_t enter_any(lock &l) {
             st.first_device = (int)strtoul(first, nullptr, 10);
         for (int i = 0; i < MAX_DEVICES; i++) {
             st.default_stream[i].device = i;
+            st.default_stream[i].is_default = true;
             st.streams.push_back(&st.default_stream[i]);
         }
         start_gpu();
@@ -261,6 +262,7 @@ const char *cudaGetErrorName(cudaError_t error) {
         NAME(cudaErrorHostMemoryNotRegistered);
         NAME(cudaErrorLaunchFailure);
         NAME(cudaErrorNotSupported);
+        NAME(cudaErrorStreamCaptureUnsupported);
         NAME(cudaErrorUnknown);
 #undef NAME
     }
@@ -304,7 +306,7 @@ unsigned fake_cuda_live(void) {
     lock l(st.mutex);
     size_t n = st.device.size() + st.pinned.size() + st.events.size();
     for (const CUstream_st *stream : st.streams)
-        n += stream != &st.default_stream[stream->device] && !stream->destroyed;
+        n += !stream->is_default && !stream->destroyed;
     return (unsigned)n;
 }
 

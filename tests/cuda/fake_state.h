@@ -63,6 +63,8 @@ struct CUstream_st {
     bool blocked = false;                   /* the first operation was asked and is not done */
     fake::clock::time_point ask_again = {}; /* then */
     bool destroyed = false;                 /* goes when it is empty */
+    bool is_default = false;                /* of a device, or of a thread: the runtime's own */
+    bool captures = false;
 };
 
 namespace fake {
@@ -92,6 +94,7 @@ struct state {
     uint64_t random = 1;
     unsigned max_delay_us = 20000;
     bool hangs = false;
+    unsigned n_captures = 0; /* in global mode */
     uint64_t n_spins = 0;
     size_t max_bytes = (size_t)4 << 30;
     uint64_t n_calls = 0, fail_call = 0, lose_call = 0;
@@ -133,6 +136,9 @@ void close_guards(); /* and a fault again, for the host */
 
 /* streams */
 CUstream_st *stream_of(cudaStream_t stream); /* NULL: no such stream */
+/* Of calls that CUDA forbids every thread, while any captures, unless that has said that it knows
+ * what it does. */
+cudaError_t check_capture();
 void submit(CUstream_st *stream, work run);
 void wait_for(lock &l, CUstream_st *stream, uint64_t n_completed);
 void wait_for_all(lock &l);

@@ -13,9 +13,32 @@ namespace fake {
 
 static const auto ask_again_after = std::chrono::microseconds(100);
 
+static thread_local CUstream_st *own_streams[MAX_DEVICES];
+static thread_local cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
+
+/* It stays when its thread ends, as its work does. */
+static CUstream_st *own_stream() {
+    CUstream_st *&stream = own_streams[current];
+    if (!stream) {
+        stream = new CUstream_st;
+        stream->device = current;
+        stream->is_default = true;
+        st.streams.push_back(stream);
+    }
+    return stream;
+}
+
+cudaError_t check_capture() {
+    return st.n_captures > 0 && capture_mode != cudaStreamCaptureModeRelaxed
+               ? cudaErrorStreamCaptureUnsupported
+               : cudaSuccess;
+}
+
 CUstream_st *stream_of(cudaStream_t stream) {
-    if (!stream)
+    if (!stream || stream == cudaStreamLegacy)
         return &st.default_stream[current];
+    if (stream == cudaStreamPerThread)
+        return own_stream();
     for (CUstream_st *known : st.streams) {
         if (known == stream && !known->destroyed)
             return known;
@@ -35,6 +58,8 @@ static uint64_t draw() {
 }
 
 void submit(CUstream_st *stream, work run) {
+    if (stream->captures)
+        misuse("work is put into a stream that captures: it would be done at each replay");
     auto delay = std::chrono::microseconds(draw() % (st.max_delay_us + 1));
     stream->operations.push_back({std::move(run), clock::now() + delay});
     stream->submitted++;
@@ -284,9 +309,57 @@ cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
     CUstream_st *stream = stream_of(handle);
     if (!stream)
         return fail(cudaErrorInvalidResourceHandle);
+    if (check_capture() != cudaSuccess)
+        return fail(check_capture());
     st.n_spins++;
     wait_for(l, stream, stream->submitted);
     return fail(st.sticky[current]);
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t handle, cudaStreamCaptureMode mode) {
+    lock l(st.mutex, std::defer_lock);
+    cudaError_t error = enter(l, cudaErrorUnknown);
+    if (error != cudaSuccess)
+        return error;
+    CUstream_st *stream = stream_of(handle);
+    if (!stream || stream->captures || stream == &st.default_stream[current])
+        return fail(cudaErrorStreamCaptureUnsupported);
+    if (mode != cudaStreamCaptureModeGlobal)
+        misuse("captures of other modes than the global one are not there");
+    stream->captures = true;
+    st.n_captures++;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t *ret_graph) {
+    lock l(st.mutex, std::defer_lock);
+    cudaError_t error = enter(l, cudaErrorUnknown);
+    if (error != cudaSuccess)
+        return error;
+    CUstream_st *stream = stream_of(handle);
+    if (!stream || !stream->captures)
+        return fail(cudaErrorInvalidValue);
+    stream->captures = false;
+    st.n_captures--;
+    *ret_graph = nullptr;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureStatus *ret_status) {
+    lock l(st.mutex, std::defer_lock);
+    cudaError_t error = enter(l, cudaErrorUnknown);
+    if (error != cudaSuccess)
+        return error;
+    CUstream_st *stream = stream_of(handle);
+    if (!stream)
+        return fail(cudaErrorInvalidResourceHandle);
+    *ret_status = stream->captures ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+    return cudaSuccess;
+}
+
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode *mode) {
+    std::swap(*mode, capture_mode);
+    return cudaSuccess;
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t handle) {

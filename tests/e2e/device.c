@@ -11,6 +11,7 @@
 #include "tests/e2e/e2e.h"
 #include "tests/e2e/gpu.h"
 
+#include <pthread.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -265,6 +266,98 @@ static void test_close(const e2e_daemon *d) {
     CHECK_EQ(kvt_release(lease), KVT_ECLOSED);
     w.client = NULL;
     e2e_worker_close(&w);
+}
+
+/* Layer 1, in a thread whose own stream is another than that of layer 0. */
+typedef struct one_layer {
+    kvt_lease *lease;
+    kvt_layout to;
+    void *stream;
+    kvt_status status;
+} one_layer;
+
+static void *decode_layer(void *argument) {
+    one_layer *l = argument;
+    for (int p = 0; p < 2; p++)
+        gpu_set((char *)l->to.part[p] + l->to.layer_stride_bytes[p], 0x33,
+                l->to.layer_stride_bytes[p], l->stream);
+    for (int p = 0; p < 2; p++)
+        l->to.part[p] = (char *)l->to.part[p] + l->to.layer_stride_bytes[p];
+    l->status = kvt_decode_device(l->lease, 0, 90, 1, 1, &l->to, NULL, l->stream);
+    return NULL;
+}
+
+/* The names of CUDA's default streams mean those of the thread that calls: what that thread has put
+ * there comes before. */
+static void test_default_streams(const e2e_daemon *d) {
+    enum { N = 90 };
+    void *const streams[] = {NULL, GPU_LEGACY, GPU_PER_THREAD};
+    e2e_worker w;
+    uint32_t tokens[N];
+    e2e_worker_open(&w, d, 15, 20000);
+    kvt_layout plain, to;
+    kvt_layout_token_major(&w.realm.geometry, N, w.part[0], w.part[1], &plain);
+    to = plain;
+    to.part[0] = w.gpu_part[0];
+    to.part[1] = w.gpu_part[1];
+    for (uint32_t i = 0; i < 9; i++) {
+        kvt_lease *lease = filled(&w, tokens, N, 44000000 + 1000 * i);
+        one_layer other = {lease, to, streams[i % 3], KVT_EINVAL};
+        pthread_t thread;
+        kvt_device_pages pages;
+        for (int p = 0; p < 2; p++)
+            gpu_set(to.part[p], 0x22, to.layer_stride_bytes[p], streams[i % 3]);
+        CHECK_EQ(kvt_decode_device(lease, 0, N, 0, 1, &to, NULL, streams[i % 3]), KVT_OK);
+        CHECK(pthread_create(&thread, NULL, decode_layer, &other) == 0);
+        CHECK(pthread_join(thread, NULL) == 0);
+        CHECK_MSG(other.status == KVT_OK, "%s", kvt_status_name(other.status));
+        CHECK_EQ(kvt_pages_device(lease, 0, N, streams[i % 3], &pages),
+                 i % 3 == 2 ? KVT_EINVAL : KVT_OK);
+        CHECK_EQ(kvt_sync(lease), KVT_OK);
+        check_read(&w, tokens, N, &plain);
+        CHECK_EQ(kvt_release(lease), KVT_OK);
+    }
+    e2e_worker_close(&w);
+}
+
+static void refused_capture(kvt_status status) {
+    CHECK_EQ(status, KVT_EINVAL);
+    CHECK_MSG(strstr(kvt_last_error(), "captured"), "%s", kvt_last_error());
+}
+
+/* No call is part of a graph; and none disturbs one that another stream's work is captured in, with
+ * all that allocates and waits. */
+static void test_capture(const e2e_daemon *d) {
+    enum { N = 200 };
+    e2e_worker w;
+    uint32_t tokens[N];
+    kvt_device_pages pages;
+    void *graph, *other = gpu_stream();
+    e2e_worker_open(&w, d, 17, 20000);
+    kvt_lease *lease = filled(&w, tokens, N, 45000000);
+    kvt_layout plain, to;
+    kvt_layout_token_major(&w.realm.geometry, N, w.part[0], w.part[1], &plain);
+    to = plain;
+    to.part[0] = w.gpu_part[0];
+    to.part[1] = w.gpu_part[1];
+    GPU_CALL("cudaStreamBeginCapture", (void *, int), other, 0);
+    refused_capture(kvt_decode_device(lease, 0, N, 0, 1, &to, NULL, other));
+    refused_capture(kvt_encode_device(lease, 0, 1, &to, NULL, other));
+    refused_capture(kvt_pages_device(lease, 0, N, other, &pages));
+    for (uint32_t first = 0; first < N; first += 10) { /* ever more plans: memory is allocated */
+        kvt_layout part = to;
+        for (int p = 0; p < 2; p++)
+            part.part[p] = (char *)to.part[p] + first * to.token_stride_bytes[p];
+        CHECK_MSG(kvt_decode_device(lease, first, 10, 0, E2E_LAYERS, &part, NULL, w.stream) ==
+                      KVT_OK,
+                  "%s", kvt_last_error());
+    }
+    CHECK_EQ(kvt_sync(lease), KVT_OK);
+    GPU_CALL("cudaStreamEndCapture", (void *, void **), other, &graph);
+    check_read(&w, tokens, N, &plain);
+    CHECK_EQ(kvt_release(lease), KVT_OK);
+    e2e_worker_close(&w);
+    gpu_stream_free(other);
 }
 
 /* Frames are so few that each goes to another page as soon as it is let go of. What was decoded is
@@ -668,6 +761,8 @@ int main(int argc, char **argv) {
     e2e_start(&d, settings);
     test_arguments(&d);
     test_waits(&d);
+    test_default_streams(&d);
+    test_capture(&d);
     test_close(&d);
     test_unsealed(&d);
     test_paged(&d);

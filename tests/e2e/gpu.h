@@ -19,6 +19,10 @@
         CHECK_MSG(error == 0, "%s: error %d", name, error);                                        \
     } while (0)
 
+/* Names of streams. */
+#define GPU_LEGACY     ((void *)(uintptr_t)1)
+#define GPU_PER_THREAD ((void *)(uintptr_t)2)
+
 enum { GPU_TO_DEVICE = 1, GPU_TO_HOST = 2, GPU_NON_BLOCKING = 1 };
 
 static inline void *gpu_symbol(const char *name) {
