@@ -58,31 +58,6 @@ struct kvt_cuda_map {
     uint8_t *bounce;
 };
 
-/* --- the current GPU ----------------------------------------------------------------------------
- */
-
-/* Another thread may be capturing a graph, and CUDA then forbids allocations and queries to all who
- * do not say that they have nothing to do with it. */
-static _Thread_local enum cudaStreamCaptureMode other_mode = cudaStreamCaptureModeRelaxed;
-static _Thread_local int n_set; /* calls within calls */
-
-static int set_gpu(int gpu) {
-    int before = 0;
-    if (n_set++ == 0)
-        cudaThreadExchangeStreamCaptureMode(&other_mode);
-    cudaGetDevice(&before);
-    if (before != gpu)
-        cudaSetDevice(gpu); /* if it fails, so does what follows */
-    return before;
-}
-
-static void restore_gpu(int before, int gpu) {
-    if (before != gpu)
-        cudaSetDevice(before);
-    if (--n_set == 0)
-        cudaThreadExchangeStreamCaptureMode(&other_mode);
-}
-
 static kvt_status cuda_says(int error, const char *what, char *why, size_t why_bytes) {
     return kvt_say(why, why_bytes, error == cudaErrorMemoryAllocation ? KVT_ENOMEM : KVT_EIO,
                    "%s: CUDA says %s", what, kvt_cuda_error_name(error));
@@ -113,9 +88,9 @@ static int is_let_go(const kvt_cuda_area *area) {
 }
 
 static void area_free(kvt_cuda_area *area) {
-    int before = set_gpu(area->gpu);
+    int entered = kvt_cuda_enter(area->gpu);
     cudaFree(area->at);
-    restore_gpu(before, area->gpu);
+    kvt_cuda_leave(entered);
     if (area->file >= 0)
         close(area->file);
     free(area);
@@ -168,9 +143,9 @@ static kvt_status make_area(int gpu, uint64_t bytes, char *why, size_t why_bytes
 static kvt_status area_open(kvt_cuda_map *map, uint64_t bytes, char *why, size_t why_bytes,
                             kvt_wire_memory *ret_memory, kvt_cuda_area **ret_area) {
     sweep_areas();
-    int before = set_gpu(map->gpu);
+    int entered = kvt_cuda_enter(map->gpu);
     kvt_status status = make_area(map->gpu, bytes, why, why_bytes, ret_area);
-    restore_gpu(before, map->gpu);
+    kvt_cuda_leave(entered);
     if (status == KVT_OK)
         *ret_memory = (*ret_area)->memory;
     return status;
@@ -343,11 +318,11 @@ static kvt_status check_part(const kvt_cuda_map *map, const char *argument, int 
 
 static kvt_status check_layout(kvt_cuda_map *map, const char *argument, const kvt_layout *layout,
                                char *why, size_t why_bytes) {
-    int before = set_gpu(map->gpu);
+    int entered = kvt_cuda_enter(map->gpu);
     kvt_status status = KVT_OK;
     for (int p = 0; p < 2 && status == KVT_OK; p++)
         status = check_part(map, argument, p, layout->part[p], why, why_bytes);
-    restore_gpu(before, map->gpu);
+    kvt_cuda_leave(entered);
     return status;
 }
 
@@ -363,11 +338,11 @@ static kvt_status check_stream(kvt_cuda_map *map, void *stream, int is_kept, cha
         return kvt_say(why, why_bytes, KVT_EINVAL,
                        "the stream is cudaStreamPerThread, and whichever thread lets go of the "
                        "pages waits for all that is in it: make one with cudaStreamCreate");
-    int before = set_gpu(map->gpu);
+    int entered = kvt_cuda_enter(map->gpu);
     cudaError_t error = cudaStreamIsCapturing((cudaStream_t)stream, &capture);
     if (error != cudaSuccess)
         cudaGetLastError();
-    restore_gpu(before, map->gpu);
+    kvt_cuda_leave(entered);
     if (error != cudaSuccess)
         return kvt_say(
             why, why_bytes, KVT_EINVAL,
@@ -385,11 +360,11 @@ static kvt_status plan(kvt_cuda_map *map, const kvt_page_shape *shape, const kvt
                        uint32_t n_pieces, int verify, void *stream, char *why, size_t why_bytes,
                        kvt_cuda_batch **ret_batch) {
     kvt_cuda_batch *b = NULL;
-    int before = set_gpu(map->gpu);
+    int entered = kvt_cuda_enter(map->gpu);
     batch_size size = {n_pieces, 0, verify ? kvt_cuda_workspace_bytes(shape, n_pieces) : 0};
     kvt_status status = take_batch(map, shape, size, stream, why, why_bytes, &b);
     if (status != KVT_OK) {
-        restore_gpu(before, map->gpu);
+        kvt_cuda_leave(entered);
         return status;
     }
     b->is_encoded = 0;
@@ -403,7 +378,7 @@ static kvt_status plan(kvt_cuda_map *map, const kvt_page_shape *shape, const kvt
     if (error == cudaSuccess && verify)
         error = kvt_cuda_verify(shape, b->pages, n_pieces, b->status, b->workspace, stream);
     status = end_launch(b, error, "looking at pages", why, why_bytes);
-    restore_gpu(before, map->gpu);
+    kvt_cuda_leave(entered);
     if (status == KVT_OK)
         *ret_batch = b;
     else
@@ -429,10 +404,10 @@ static int is_plan(const kvt_cuda_batch *b, const kvt_cuda_piece *pieces, uint32
 
 static kvt_status decode(kvt_cuda_batch *b, uint32_t first_layer, uint32_t n_layers,
                          const kvt_layout *to, char *why, size_t why_bytes) {
-    int before = set_gpu(b->map->gpu);
+    int entered = kvt_cuda_enter(b->map->gpu);
     int error = kvt_cuda_decode(&b->shape, b->pages, b->n, first_layer, n_layers, to, b->stream);
     kvt_status status = end_launch(b, error, "decoding", why, why_bytes);
-    restore_gpu(before, b->map->gpu);
+    kvt_cuda_leave(entered);
     return status;
 }
 
@@ -479,11 +454,11 @@ static kvt_status encode(kvt_cuda_map *map, const kvt_page_shape *shape,
                          const kvt_cuda_blocks *blocks, kvt_cuda_area *area, const kvt_layout *from,
                          void *stream, char *why, size_t why_bytes, kvt_cuda_batch **ret_batch) {
     kvt_cuda_batch *b = NULL;
-    int before = set_gpu(map->gpu);
+    int entered = kvt_cuda_enter(map->gpu);
     batch_size size = {n_orders, blocks ? blocks->n : 0, kvt_cuda_workspace_bytes(shape, n_orders)};
     kvt_status status = take_batch(map, shape, size, stream, why, why_bytes, &b);
     if (status != KVT_OK) {
-        restore_gpu(before, map->gpu);
+        kvt_cuda_leave(entered);
         return status;
     }
     b->is_encoded = 1;
@@ -496,7 +471,7 @@ static kvt_status encode(kvt_cuda_map *map, const kvt_page_shape *shape,
     if (error == cudaSuccess)
         error = kvt_cuda_encode(shape, b->writes, n_orders, from, b->results, b->workspace, stream);
     status = end_launch(b, error, "encoding", why, why_bytes);
-    restore_gpu(before, map->gpu);
+    kvt_cuda_leave(entered);
     if (status == KVT_OK)
         *ret_batch = b;
     else
@@ -511,11 +486,11 @@ static const void *pages(kvt_cuda_batch *b) {
 
 /* In any thread: the default stream is that of the GPU which is current. */
 static kvt_status wait_for(kvt_cuda_batch *b) {
-    int before = set_gpu(b->map->gpu);
+    int entered = kvt_cuda_enter(b->map->gpu);
     cudaError_t error = b->is_open ? cudaEventRecord(b->done, b->stream) : cudaSuccess;
     if (error == cudaSuccess)
         error = cudaEventSynchronize(b->done);
-    restore_gpu(before, b->map->gpu);
+    kvt_cuda_leave(entered);
     return error == cudaSuccess ? (kvt_status)*b->status : KVT_EIO;
 }
 
@@ -532,7 +507,8 @@ static kvt_status result(const kvt_cuda_batch *b, uint32_t i, uint32_t *ret_byte
 static void map_close(kvt_cuda_map *map) {
     if (!map)
         return;
-    int before = set_gpu(map->gpu);
+    /* One that was not opened has nothing, on no GPU. */
+    int entered = map->arena ? kvt_cuda_enter(map->gpu) : -1;
     while (map->batches) {
         kvt_cuda_batch *b = map->batches;
         map->batches = b->next;
@@ -542,13 +518,14 @@ static void map_close(kvt_cuda_map *map) {
             cudaEventSynchronize(b->done);
         batch_free(b);
     }
-    cudaFreeHost(map->bounce);
     if (map->read_done)
         cudaEventDestroy(map->read_done);
     if (map->stream)
         cudaStreamDestroy(map->stream);
+    if (map->bounce)
+        cudaFreeHost(map->bounce);
     kvt_cuda_close_memory(map->arena);
-    restore_gpu(before, map->gpu);
+    kvt_cuda_leave(entered);
     pthread_mutex_destroy(&map->reading);
     pthread_mutex_destroy(&map->mutex);
     free(map);
@@ -578,18 +555,15 @@ static kvt_status place(const char *number, char *why, size_t why_bytes,
 static kvt_status map_open(const kvt_wire_memory *memory, char *why, size_t why_bytes,
                            kvt_cuda_map **ret_map) {
     void *bounce = NULL;
-    int before = 0;
     kvt_cuda_map *map = calloc(1, sizeof *map);
     if (!map)
         return kvt_say(why, why_bytes, KVT_ENOMEM, "out of memory");
     pthread_mutex_init(&map->mutex, NULL);
     pthread_mutex_init(&map->reading, NULL);
-    cudaGetDevice(&before);
-    map->gpu = before;
     kvt_status status = kvt_cuda_open_memory(memory, why, why_bytes, &map->arena);
     if (status == KVT_OK) {
         map->gpu = kvt_cuda_opened_gpu(map->arena);
-        cudaSetDevice(map->gpu);
+        int entered = kvt_cuda_enter(map->gpu);
         cudaError_t error = cudaStreamCreateWithFlags(&map->stream, cudaStreamNonBlocking);
         if (error == cudaSuccess)
             error = cudaEventCreateWithFlags(&map->read_done, WAITED_FOR);
@@ -598,18 +572,18 @@ static kvt_status map_open(const kvt_wire_memory *memory, char *why, size_t why_
         map->bounce = bounce;
         if (error != cudaSuccess)
             status = cuda_says((int)error, "a stream and pinned memory", why, why_bytes);
+        kvt_cuda_leave(entered);
     }
     if (status == KVT_OK)
         *ret_map = map;
     else
         map_close(map);
-    cudaSetDevice(before);
     return status;
 }
 
 static kvt_status map_read(kvt_cuda_map *map, uint64_t offset, void *to, uint64_t bytes) {
     kvt_status status = KVT_OK;
-    int before = set_gpu(map->gpu);
+    int entered = kvt_cuda_enter(map->gpu);
     pthread_mutex_lock(&map->reading);
     for (uint64_t done = 0; done < bytes && status == KVT_OK;) {
         size_t n = bytes - done < BOUNCE_BYTES ? (size_t)(bytes - done) : (size_t)BOUNCE_BYTES;
@@ -623,7 +597,7 @@ static kvt_status map_read(kvt_cuda_map *map, uint64_t offset, void *to, uint64_
         done += n;
     }
     pthread_mutex_unlock(&map->reading);
-    restore_gpu(before, map->gpu);
+    kvt_cuda_leave(entered);
     return status;
 }
 

@@ -17,6 +17,89 @@ struct kvt_cuda_opened {
     uint8_t *at;
 };
 
+/* --- the current GPU ----------------------------------------------------------------------------
+ */
+
+enum { MAX_GPUS = 64, DRIVER_VERSION = 12000 };
+
+/* Of the driver: the runtime can set a thread's device, but not set back that it has none. */
+typedef struct driver_calls {
+    int (*get)(int *ret_device, int ordinal);
+    int (*retain)(void **ret_context, int device);
+    int (*push)(void *context);
+    int (*pop)(void **ret_context);
+} driver_calls;
+
+static pthread_mutex_t contexts_mutex = PTHREAD_MUTEX_INITIALIZER;
+static driver_calls driver;
+static void
+    *contexts[MAX_GPUS]; /* NULL: not used yet. They stay: areas do, in the daemon's hands */
+static _Thread_local enum cudaStreamCaptureMode other_mode = cudaStreamCaptureModeRelaxed;
+static _Thread_local int n_entered;
+
+static cudaError_t find_driver(driver_calls *ret_calls) {
+    driver_calls calls;
+    const struct {
+        const char *name;
+        void *place;
+    } wanted[] = {{"cuDeviceGet", &calls.get},
+                  {"cuDevicePrimaryCtxRetain", &calls.retain},
+                  {"cuCtxPushCurrent", &calls.push},
+                  {"cuCtxPopCurrent", &calls.pop}};
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+        enum cudaDriverEntryPointQueryResult found;
+        void *function;
+        cudaError_t error = cudaGetDriverEntryPointByVersion(
+            wanted[i].name, &function, DRIVER_VERSION, cudaEnableDefault, &found);
+        if (error != cudaSuccess || found != cudaDriverEntryPointSuccess)
+            return error != cudaSuccess ? error : cudaErrorNotSupported;
+        memcpy(wanted[i].place, &function, sizeof function);
+    }
+    *ret_calls = calls;
+    return cudaSuccess;
+}
+
+/* The one that the runtime uses, too. */
+static cudaError_t find_context(int gpu, void **ret_context) {
+    int device;
+    cudaError_t error = cudaSuccess;
+    pthread_mutex_lock(&contexts_mutex);
+    if (!driver.pop)
+        error = find_driver(&driver);
+    if (error == cudaSuccess && !contexts[gpu] &&
+        (driver.get(&device, gpu) != 0 || driver.retain(&contexts[gpu], device) != 0)) {
+        contexts[gpu] = NULL;
+        error = cudaErrorDeviceUninitialized;
+    }
+    *ret_context = contexts[gpu];
+    pthread_mutex_unlock(&contexts_mutex);
+    return error;
+}
+
+int kvt_cuda_enter(int gpu) {
+    void *context = NULL;
+    cudaError_t error = gpu >= 0 && gpu < MAX_GPUS ? cudaSuccess : cudaErrorInvalidDevice;
+    if (error == cudaSuccess)
+        error = find_context(gpu, &context);
+    if (error == cudaSuccess && driver.push(context) != 0)
+        error = cudaErrorDeviceUninitialized;
+    if (error == cudaSuccess && n_entered++ == 0)
+        cudaThreadExchangeStreamCaptureMode(&other_mode);
+    return (int)error;
+}
+
+void kvt_cuda_leave(int entered) {
+    void *context;
+    if (entered != cudaSuccess)
+        return;
+    if (--n_entered == 0)
+        cudaThreadExchangeStreamCaptureMode(&other_mode);
+    driver.pop(&context);
+}
+
+/* --- memory of others ---------------------------------------------------------------------------
+ */
+
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static kvt_cuda_opened *all;
 
@@ -26,8 +109,6 @@ static kvt_status find_gpu(const kvt_wire_memory *memory, char *why, size_t why_
         memory->bytes == 0 || !memchr(memory->bus_id, 0, sizeof memory->bus_id))
         return kvt_say(why, why_bytes, KVT_EINVAL, "that describes no memory of a GPU");
     cudaError_t error = cudaDeviceGetByPCIBusId(ret_gpu, memory->bus_id);
-    if (error == cudaSuccess)
-        error = cudaSetDevice(*ret_gpu);
     return error == cudaSuccess
                ? KVT_OK
                : kvt_say(why, why_bytes, KVT_ENOTSUP, "the GPU %s cannot be used here: %s",
@@ -48,7 +129,11 @@ static kvt_status open_new(const kvt_wire_memory *memory, char *why, size_t why_
     if (!opened)
         return kvt_say(why, why_bytes, KVT_ENOMEM, "out of memory");
     memcpy(&handle, memory->handle, sizeof handle);
-    cudaError_t error = cudaIpcOpenMemHandle(&at, handle, cudaIpcMemLazyEnablePeerAccess);
+    int entered = kvt_cuda_enter(gpu);
+    cudaError_t error = (cudaError_t)entered;
+    if (error == cudaSuccess)
+        error = cudaIpcOpenMemHandle(&at, handle, cudaIpcMemLazyEnablePeerAccess);
+    kvt_cuda_leave(entered);
     if (error != cudaSuccess) {
         free(opened);
         return kvt_say(why, why_bytes, KVT_EIO,
@@ -91,8 +176,9 @@ kvt_status kvt_cuda_close_memory(kvt_cuda_opened *opened) {
         while (*at != opened)
             at = &(*at)->next;
         *at = opened->next;
-        cudaSetDevice(opened->gpu);
+        int entered = kvt_cuda_enter(opened->gpu);
         error = cudaIpcCloseMemHandle(opened->at);
+        kvt_cuda_leave(entered);
         free(opened);
     }
     pthread_mutex_unlock(&mutex);
@@ -122,9 +208,12 @@ kvt_status kvt_cuda_describe(void *allocation, uint64_t bytes, int gpu,
                              kvt_wire_memory *ret_memory) {
     kvt_wire_memory memory = {.magic = KVT_MEMORY_MAGIC, .kind = KVT_MEMORY_CUDA, .bytes = bytes};
     cudaIpcMemHandle_t handle;
-    if (cudaSetDevice(gpu) != cudaSuccess ||
-        cudaDeviceGetPCIBusId(memory.bus_id, sizeof memory.bus_id, gpu) != cudaSuccess ||
-        cudaIpcGetMemHandle(&handle, allocation) != cudaSuccess)
+    int entered = kvt_cuda_enter(gpu);
+    int failed = entered != cudaSuccess ||
+                 cudaDeviceGetPCIBusId(memory.bus_id, sizeof memory.bus_id, gpu) != cudaSuccess ||
+                 cudaIpcGetMemHandle(&handle, allocation) != cudaSuccess;
+    kvt_cuda_leave(entered);
+    if (failed)
         return KVT_EIO;
     memcpy(memory.handle, &handle, sizeof handle);
     *ret_memory = memory;

@@ -11,6 +11,16 @@
 typedef struct kvt_cuda_opened kvt_cuda_opened;
 
 /*
+ * For as long as a call takes: the calling thread is on this GPU, and then where it was before, on
+ * none if it was on none. (To set a thread's device back makes a context on it, some hundred MiB of
+ * a GPU that nobody asked for.) Returns CUDA's error, which is handed to leave; calls may lie
+ * within calls. A capture by another thread is not disturbed by what is done between the two: CUDA
+ * then forbids allocations and queries to all who do not say that they have nothing to do with it.
+ */
+int kvt_cuda_enter(int gpu);
+void kvt_cuda_leave(int entered);
+
+/*
  * KVT_ENOTSUP: this process has no such GPU; KVT_EIO: CUDA refuses, for instance because the
  * process that gave the handle is dead; KVT_EINVAL: it is no handle; KVT_ENOMEM. With a sentence in
  * why.
@@ -34,8 +44,7 @@ int kvt_cuda_opened_gpu(const kvt_cuda_opened *opened); /* its number in this pr
 enum { KVT_CUDA_SHARED_BYTES = 2 << 20 };
 int kvt_cuda_shared_new(uint64_t bytes, void **ret_at);
 
-/* Describes such an allocation of this process, for others. The calling thread is set to its GPU.
- */
+/* Describes such an allocation of this process, for others. */
 kvt_status kvt_cuda_describe(void *allocation, uint64_t bytes, int gpu,
                              kvt_wire_memory *ret_memory);
 

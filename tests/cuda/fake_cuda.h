@@ -46,6 +46,10 @@ void fake_cuda_hang(int hangs);
  * event without cudaEventBlockingSync. */
 uint64_t fake_cuda_spins(void);
 
+/* Bit i: the process has a context on device i. Any call but those that only ask for devices makes
+ * one on the device that the thread is on, cudaSetDevice among them. */
+unsigned fake_cuda_contexts(void);
+
 /* Calls that could have been made to fail, since the last fake_cuda_fail_call or _lose_at. */
 uint64_t fake_cuda_calls(void);
 

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fcntl.h>
+#include <string>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -70,7 +71,7 @@ static cudaError_t enter_any(lock &l) {
     return fail(st.sticky[current]);
 }
 
-cudaError_t enter(lock &l, cudaError_t failure) {
+static cudaError_t count_call(lock &l, cudaError_t failure) {
     cudaError_t error = enter_any(l);
     if (error != cudaSuccess)
         return error;
@@ -80,8 +81,22 @@ cudaError_t enter(lock &l, cudaError_t failure) {
     return st.n_calls == st.fail_call ? fail(failure) : fail(st.sticky[current]);
 }
 
+cudaError_t enter(lock &l, cudaError_t failure) {
+    cudaError_t error = count_call(l, failure);
+    if (error == cudaSuccess)
+        st.contexts |= 1u << current;
+    return error;
+}
+
+cudaError_t enter_to_ask(lock &l) {
+    return count_call(l, cudaErrorUnknown);
+}
+
 cudaError_t enter_free(lock &l) {
-    return enter_any(l);
+    cudaError_t error = enter_any(l);
+    if (error == cudaSuccess)
+        st.contexts |= 1u << current;
+    return error;
 }
 
 /* ------------------------------------------------------------------------------------------------
@@ -155,7 +170,7 @@ using namespace fake;
 
 cudaError_t cudaGetDeviceCount(int *ret_count) {
     lock l(st.mutex, std::defer_lock);
-    cudaError_t error = enter(l, cudaErrorUnknown);
+    cudaError_t error = enter_to_ask(l);
     if (error == cudaSuccess)
         *ret_count = st.n_devices;
     return error;
@@ -163,17 +178,73 @@ cudaError_t cudaGetDeviceCount(int *ret_count) {
 
 cudaError_t cudaSetDevice(int device) {
     lock l(st.mutex, std::defer_lock);
-    cudaError_t error = enter(l, cudaErrorUnknown);
+    cudaError_t error = enter_to_ask(l);
     if (error == cudaSuccess && (device < 0 || device >= st.n_devices))
         error = fail(cudaErrorInvalidDevice);
-    if (error == cudaSuccess)
+    if (error == cudaSuccess) {
         current = device;
+        st.contexts |= 1u << device; /* since CUDA 12 */
+    }
     return error;
+}
+
+/* ------------------------------------------------------------------------------------------------
+ * The driver: contexts of threads
+ * ---------------------------------------------------------------------------------------------- */
+
+static thread_local std::vector<int> pushed; /* what was current before each */
+
+static int device_get(int *ret_device, int ordinal) {
+    *ret_device = ordinal;
+    return 0;
+}
+
+static int context_retain(void **ret_context, int device) {
+    lock l(st.mutex, std::defer_lock);
+    if (enter_to_ask(l) != cudaSuccess || device < 0 || device >= st.n_devices)
+        return 1;
+    st.contexts |= 1u << device;
+    *ret_context = &st.default_stream[device]; /* any address that tells which it is */
+    return 0;
+}
+
+static int context_push(void *context) {
+    pushed.push_back(current);
+    current = (int)((CUstream_st *)context - st.default_stream);
+    return 0;
+}
+
+static int context_pop(void **ret_context) {
+    if (pushed.empty())
+        misuse("a context is popped that was not pushed");
+    *ret_context = &st.default_stream[current];
+    current = pushed.back();
+    pushed.pop_back();
+    return 0;
+}
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **ret_function, unsigned,
+                                             unsigned long long,
+                                             cudaDriverEntryPointQueryResult *ret_found) {
+    static const std::map<std::string, void *> calls = {
+        {"cuDeviceGet", (void *)device_get},
+        {"cuDevicePrimaryCtxRetain", (void *)context_retain},
+        {"cuCtxPushCurrent", (void *)context_push},
+        {"cuCtxPopCurrent", (void *)context_pop}};
+    lock l(st.mutex, std::defer_lock);
+    cudaError_t error = enter_to_ask(l);
+    if (error != cudaSuccess)
+        return error;
+    auto found = calls.find(symbol);
+    *ret_found =
+        found == calls.end() ? cudaDriverEntryPointSymbolNotFound : cudaDriverEntryPointSuccess;
+    *ret_function = found == calls.end() ? nullptr : found->second;
+    return cudaSuccess;
 }
 
 cudaError_t cudaGetDevice(int *ret_device) {
     lock l(st.mutex, std::defer_lock);
-    cudaError_t error = enter(l, cudaErrorUnknown);
+    cudaError_t error = enter_to_ask(l);
     if (error == cudaSuccess)
         *ret_device = current;
     return error;
@@ -181,7 +252,7 @@ cudaError_t cudaGetDevice(int *ret_device) {
 
 cudaError_t cudaDeviceGetPCIBusId(char *ret_id, int room, int device) {
     lock l(st.mutex, std::defer_lock);
-    cudaError_t error = enter(l, cudaErrorUnknown);
+    cudaError_t error = enter_to_ask(l);
     if (error == cudaSuccess && (device < 0 || device >= st.n_devices))
         error = fail(cudaErrorInvalidDevice);
     if (error == cudaSuccess)
@@ -191,7 +262,7 @@ cudaError_t cudaDeviceGetPCIBusId(char *ret_id, int room, int device) {
 
 cudaError_t cudaDeviceGetByPCIBusId(int *ret_device, const char *id) {
     lock l(st.mutex, std::defer_lock);
-    cudaError_t error = enter(l, cudaErrorUnknown);
+    cudaError_t error = enter_to_ask(l);
     if (error != cudaSuccess)
         return error;
     for (int i = 0; i < st.n_devices; i++) {
@@ -207,7 +278,7 @@ cudaError_t cudaDeviceGetByPCIBusId(int *ret_device, const char *id) {
 
 cudaError_t cudaDeviceGetAttribute(int *ret_value, cudaDeviceAttr attribute, int device) {
     lock l(st.mutex, std::defer_lock);
-    cudaError_t error = enter(l, cudaErrorUnknown);
+    cudaError_t error = enter_to_ask(l);
     if (error != cudaSuccess)
         return error;
     if (device < 0 || device >= st.n_devices)
@@ -327,6 +398,11 @@ void fake_cuda_hang(int hangs) {
 uint64_t fake_cuda_spins(void) {
     lock l(st.mutex);
     return st.n_spins;
+}
+
+unsigned fake_cuda_contexts(void) {
+    lock l(st.mutex);
+    return st.contexts;
 }
 
 void fake_cuda_set_bytes(uint64_t bytes) {

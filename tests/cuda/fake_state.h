@@ -81,7 +81,7 @@ struct mapping {
 };
 
 enum { MAX_DEVICES = 16 };
-extern thread_local int current; /* the thread's device */
+extern thread_local int current; /* the thread's device: what it pushed last, or has set, or 0 */
 
 struct state {
     std::mutex mutex;
@@ -94,6 +94,7 @@ struct state {
     uint64_t random = 1;
     unsigned max_delay_us = 20000;
     bool hangs = false;
+    unsigned contexts = 0;   /* bit: device */
     unsigned n_captures = 0; /* in global mode */
     uint64_t n_spins = 0;
     size_t max_bytes = (size_t)4 << 30;
@@ -116,6 +117,8 @@ using lock = std::unique_lock<std::mutex>;
  * injected failure gives. enter_free: calls that give back, or only ask. */
 cudaError_t enter(lock &l, cudaError_t failure);
 cudaError_t enter_free(lock &l);
+/* Calls that make no context. */
+cudaError_t enter_to_ask(lock &l);
 /* Notes the error for cudaGetLastError. */
 cudaError_t fail(cudaError_t error);
 

@@ -9,6 +9,7 @@
 #include "tests/e2e/e2e.h"
 #include "tests/e2e/gpu.h"
 
+#include <pthread.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -241,6 +242,36 @@ static int narrow_job(const e2e_daemon *d, uint64_t prompt) {
     return 0;
 }
 
+/* Names the second GPU, and has its KV in host memory: then it has nothing on the first, nor in a
+ * thread that was never there. */
+static void *one_request(void *worker) {
+    e2e_request(worker);
+    return NULL;
+}
+
+static int named_job(const e2e_daemon *d, uint64_t number) {
+    e2e_worker w;
+    pthread_t thread;
+    unsigned (*contexts)(void);
+    kvt_options options = {.socket = d->socket, .timeout_ms = 20000, .gpu = "1"};
+    *(void **)(void *)&contexts = gpu_symbol("fake_cuda_contexts");
+    e2e_worker_prepare(&w, number, E2E_MAX_TOKENS);
+    w.realm.salt = "named";
+    oracle_init(&w.realm, &w.oracle);
+    CHECK_MSG(kvt_open(&options, &w.realm, &w.client) == KVT_OK, "%s", kvt_last_error());
+    CHECK_EQ(contexts(), 2);
+    e2e_request(&w);
+    CHECK(pthread_create(&thread, NULL, one_request, &w) == 0);
+    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK(w.sealed > 0);
+    e2e_worker_close(&w);
+    CHECK_EQ(contexts(), 2);
+    int gpu;
+    GPU_CALL("cudaGetDevice", (int *), &gpu);
+    CHECK_EQ(gpu, 0);
+    return 0;
+}
+
 static void run_narrow(const e2e_daemon *d, uint64_t prompt) {
     setenv("KVT_FAKE_CUDA_FIRST", "1", 1);
     setenv("KVT_FAKE_CUDA_DEVICES", "1", 1);
@@ -274,6 +305,10 @@ static void test_places(void) {
     run_narrow(&d, 6);
     CHECK_EQ(arena_count(&d, 0, "frames_used"), 6);
     CHECK_EQ(arena_count(&d, 1, "frames_used"), 18);
+    uint64_t used = arena_count(&d, 0, "frames_used");
+    e2e_child named = e2e_spawn(&d, "named", 2);
+    CHECK_EQ(e2e_child_end(&named), 0);
+    CHECK_EQ(arena_count(&d, 0, "frames_used"), used);
     e2e_worker_close(&b);
     e2e_worker_close(&c);
     set_gpu(0);
@@ -517,7 +552,8 @@ static void test_failure(void) {
 }
 
 int main(int argc, char **argv) {
-    static const e2e_jobs jobs[] = {{"rank", rank_job}, {"narrow", narrow_job}, {NULL, NULL}};
+    static const e2e_jobs jobs[] = {
+        {"rank", rank_job}, {"narrow", narrow_job}, {"named", named_job}, {NULL, NULL}};
     static const char *const small[] = {"gpu=0,1", "arena=1MiB", NULL};
     static const char *const small_host[] = {"gpu=all", "arena=1MiB", "host=1MiB", NULL};
     int code = e2e_child_main(argc, argv, jobs);

@@ -122,6 +122,17 @@ cudaError_t cudaPeekAtLastError(void);
 const char *cudaGetErrorName(cudaError_t error);
 const char *cudaGetErrorString(cudaError_t error);
 
+/* Of the driver there are cuDeviceGet, cuDevicePrimaryCtxRetain, cuCtxPushCurrent, cuCtxPopCurrent.
+ */
+#define cudaEnableDefault 0x0
+enum cudaDriverEntryPointQueryResult {
+    cudaDriverEntryPointSuccess = 0,
+    cudaDriverEntryPointSymbolNotFound = 1,
+};
+cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **ret_function,
+                                             unsigned version, unsigned long long flags,
+                                             enum cudaDriverEntryPointQueryResult *ret_found);
+
 cudaError_t cudaMalloc(void **ret_memory, size_t bytes);
 cudaError_t cudaFree(void *memory);
 cudaError_t cudaMemGetInfo(size_t *ret_free_bytes, size_t *ret_total_bytes);
