@@ -125,6 +125,9 @@ kvt_status kvt_arena_map(const char *path, uint64_t boot_id, kvt_arena **ret_are
     if (status == KVT_OK && is_locked(fd)) {
         arena->file = fd;
         fd = -1;
+    } else if (status == KVT_OK && arena->gpu) {
+        /* What was opened may be memory of a process that has the daemon's number now. */
+        status = kvt_error(KVT_ECONN, "the daemon ended while its arena was being opened");
     }
 out:
     if (fd >= 0)

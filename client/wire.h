@@ -406,11 +406,12 @@ typedef struct kvt_arena_header {
 enum { KVT_ARENA_MEMORY_OFFSET = 128, KVT_MEMORY_CUDA = 1 };
 typedef struct kvt_wire_memory {
     uint32_t magic;
-    uint32_t kind;        /* KVT_MEMORY_CUDA */
-    uint64_t bytes;       /* of the allocation */
-    char bus_id[32];      /* of the GPU, "0000:01:00.0"; NUL-terminated */
-    uint8_t handle[64];   /* for cudaIpcOpenMemHandle */
-    uint64_t reserved[2]; /* 0 */
+    uint32_t kind;      /* KVT_MEMORY_CUDA */
+    uint64_t bytes;     /* of the allocation */
+    char bus_id[32];    /* of the GPU, "0000:01:00.0"; NUL-terminated */
+    uint8_t handle[64]; /* for cudaIpcOpenMemHandle */
+    uint64_t nonce;     /* of this allocation: the handle may be equal to a dead process's */
+    uint64_t reserved;  /* 0 */
 } kvt_wire_memory;
 
 /* In kvt_seal_page.offset: the page lies at the offset without this bit, in the staging area's

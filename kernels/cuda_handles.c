@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include "client/assert.h"
 #include "kernels/say.h"
@@ -155,6 +156,11 @@ kvt_status kvt_cuda_open_memory(const kvt_wire_memory *memory, char *why, size_t
         opened = opened->next;
     if (!opened) {
         status = open_new(memory, why, why_bytes, ret_opened);
+    } else if (opened->memory.nonce != memory->nonce) {
+        /* CUDA would give what is open, which is the dead process's. */
+        status = kvt_say(why, why_bytes, KVT_EBUSY,
+                         "memory of a process that ended, whose number another has now, is still "
+                         "open: what uses it has to be let go of first");
     } else if (memcmp(&opened->memory, memory, sizeof *memory) != 0) {
         status = kvt_say(why, why_bytes, KVT_EINVAL, "one handle, two descriptions");
     } else {
@@ -213,7 +219,7 @@ kvt_status kvt_cuda_describe(void *allocation, uint64_t bytes, int gpu,
                  cudaDeviceGetPCIBusId(memory.bus_id, sizeof memory.bus_id, gpu) != cudaSuccess ||
                  cudaIpcGetMemHandle(&handle, allocation) != cudaSuccess;
     kvt_cuda_leave(entered);
-    if (failed)
+    if (failed || getrandom(&memory.nonce, sizeof memory.nonce, 0) != sizeof memory.nonce)
         return KVT_EIO;
     memcpy(memory.handle, &handle, sizeof handle);
     *ret_memory = memory;

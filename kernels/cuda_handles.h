@@ -22,8 +22,8 @@ void kvt_cuda_leave(int entered);
 
 /*
  * KVT_ENOTSUP: this process has no such GPU; KVT_EIO: CUDA refuses, for instance because the
- * process that gave the handle is dead; KVT_EINVAL: it is no handle; KVT_ENOMEM. With a sentence in
- * why.
+ * process that gave the handle is dead; KVT_EBUSY: a dead process's memory is open under the same
+ * handle; KVT_EINVAL: it is no handle; KVT_ENOMEM. With a sentence in why.
  */
 kvt_status kvt_cuda_open_memory(const kvt_wire_memory *memory, char *why, size_t why_bytes,
                                 kvt_cuda_opened **ret_opened);

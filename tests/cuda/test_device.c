@@ -524,6 +524,9 @@ static int child(void) {
     open_again(&memory, &opened);
     memory.bytes++; /* of the same memory another size: a lie */
     CHECK_EQ(kvt_cuda_open_memory(&memory, NULL, 0, &twice), KVT_EINVAL);
+    memory.bytes--;
+    memory.nonce++; /* of a process that has the number of a dead one */
+    CHECK_EQ(kvt_cuda_open_memory(&memory, NULL, 0, &twice), KVT_EBUSY);
     memory.magic++;
     memory.handle[3]++;
     CHECK_EQ(kvt_cuda_open_memory(&memory, NULL, 0, &twice), KVT_EINVAL);
