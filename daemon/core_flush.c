@@ -123,6 +123,26 @@ static void flush_children(core *c, radix_node parent, const uint32_t *tokens, u
     }
 }
 
+int is_on_disk_alone(const core *c, page_handle page) {
+    const page_entry *entry = page_get(c->pages, page);
+    const tier_page *at = tier_of(c, page);
+    return entry->node != RADIX_NONE && entry_is_absent(entry) && at->host_frame == PAGE_NO_FRAME &&
+           !(at->flags & TIER_BUSY);
+}
+
+/*
+ * What lies on disk alone does not stay for those who lease it: they were told of none of it. Its
+ * record, which could not be erased as long as it is all there is of the page, would be found after
+ * a restart, and would keep the same tokens, sealed anew, from being written.
+ */
+static void let_go_on_disk(core *c) {
+    for (uint32_t i = 0; c->tiers && c->n_hidden > 0 && i < c->tiers->max_pages; i++) {
+        page_handle page = page_at(c->pages, i);
+        if (page && is_on_disk_alone(c, page) && is_flushed(c, page_get(c->pages, page)->node))
+            page_let_go(c, page);
+    }
+}
+
 /* --- requests -----------------------------------------------------------------------------------
  */
 
@@ -260,6 +280,7 @@ void serve_flush(core *c, request *rq) {
             if (c->realms[i].number && (!r || r == &c->realms[i]))
                 flush_realm(c, &c->realms[i], &rep);
     }
+    let_go_on_disk(c);
     c->counts.flushes++;
     c->counts.pages_flushed += rep.pages;
     c->wake = 1;

@@ -1,6 +1,6 @@
 /*
- * core_lost.c - a page that a lower tier did not give back as it was: forgotten, with all that
- * hangs below it.
+ * core_lost.c - a page that a lower tier did not give back as it was, or must not give back any
+ * more: forgotten, with all that hangs below it.
  *
  *     root - [held] - [lost] - [held] - [held, pinned by a lease]
  *                        |        '---- idle ones leave the tree
@@ -73,11 +73,15 @@ static void subtree_forget(core *c, radix_node top) {
 }
 
 void page_lost(core *c, page_handle page) {
+    c->counts.pages_lost++;
+    page_let_go(c, page);
+}
+
+void page_let_go(core *c, page_handle page) {
     radix_node top = page_get(c->pages, page)->node;
     KVT_ASSERT(top != RADIX_NONE);
     const tier_page *at = tier_of(c, page);
     const realm *r = &c->realms[at->realm];
-    c->counts.pages_lost++;
     c->wake = 1;
     if (r->windows[at->slot % r->n_groups] && radix_is_held(c->tree, top)) {
         slot_empty(c, top, at->slot);

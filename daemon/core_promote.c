@@ -233,6 +233,8 @@ static void read_done(core *c, core_copy *copy) {
     c->counts.tier_errors++;
     if (copy->status == KVT_EIO) {
         c->tiers->disk_up = 0;
+        if (tier_of(c, copy->page)->flags & TIER_NO_DISK) /* flushed meanwhile: see core_flush.c */
+            page_let_go(c, copy->page);
         return;
     }
     tier_set_flags(c, copy->page, 0, TIER_ON_DISK);

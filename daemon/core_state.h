@@ -687,8 +687,9 @@ void spans_check_match(const core *c, radix_node from, radix_match *m);
 
 /* --- core_flush.c --- */
 void serve_flush(core *c, request *rq);
-uint64_t flushes_tick(core *c, uint64_t now_ms); /* answers those that are done */
-int is_flushed(const core *c, radix_node node);  /* itself, or something in front of it */
+uint64_t flushes_tick(core *c, uint64_t now_ms);       /* answers those that are done */
+int is_flushed(const core *c, radix_node node);        /* itself, or something in front of it */
+int is_on_disk_alone(const core *c, page_handle page); /* and no job is at it */
 /* The way to unpin: what was flushed meanwhile goes with its last pin. */
 void node_unpin(core *c, radix_node node);
 /* After a pin was taken off: drops what was flushed and nobody holds any more, from node up.
@@ -775,7 +776,8 @@ uint32_t lease_lifting_end(const core *c, const lease *l);
 void serve_prefetch(core *c, request *rq);
 
 /* --- core_lost.c --- */
-void page_lost(core *c, page_handle page); /* no tier has it */
+void page_lost(core *c, page_handle page);   /* no tier has it */
+void page_let_go(core *c, page_handle page); /* the same on purpose: it is not in the arena */
 
 /* --- core_cool.c --- */
 kvt_status cooling_open(core *c, char *why, size_t why_bytes); /* nothing to do without a ladder */

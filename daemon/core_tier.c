@@ -474,6 +474,9 @@ static const char *page_fault(const core *c, uint32_t index, const page_entry *e
         return "sealed, and in no tier";
     if (entry->node != RADIX_NONE && is_flushed(c, entry->node) && !(at->flags & TIER_NO_DISK))
         return "may be written to disk, and never should";
+    if (entry->node != RADIX_NONE && is_flushed(c, entry->node) &&
+        is_on_disk_alone(c, page_at(c->pages, index)))
+        return "was flushed, and is on disk alone: its record cannot go";
     if (at->flags & TIER_GOING_UP && entry->node != RADIX_NONE && entry->frame != PAGE_NO_FRAME)
         return "goes up, and is there";
     return NULL;

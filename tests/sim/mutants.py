@@ -70,6 +70,8 @@ MUTANTS = [
        "    c->env.submit(c->env.context, job);\n")]),
     ("a page that was flushed and can be had", "daemon/core_flush.c",
      [("                radix_hide(c->tree, top);\n                c->n_hidden++;\n", "")]),
+    ("what was flushed and stays on disk for who leases it", "daemon/core_flush.c",
+     [("    let_go_on_disk(c);\n", "    (void)let_go_on_disk;\n")]),
     ("a page that goes and is not told of", "daemon/core_evict.c",
      [("    event_removed(c, node);\n", "")]),
     ("ranks that are told different lengths", "daemon/core_group.c",
