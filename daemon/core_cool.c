@@ -550,7 +550,11 @@ void cool_job_done(core *c, core_job *job) {
     c->cooling->under_way = 0;
     for (uint32_t i = 0; i < job->n_copies; i++) {
         cool_done(c, &job->copies[i]);
+        const cool_page *p = &c->cooling->pages[(uint32_t)job->copies[i].page];
+        const realm *r = &c->realms[p->realm];
+        uint32_t slot = p->slot; /* the page may be gone, and its place another's */
         page_drop(c, job->copies[i].page);
+        window_job_ended(c, r, slot, job->copies[i].page);
     }
     job->n_copies = 0;
 }

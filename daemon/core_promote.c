@@ -275,7 +275,7 @@ void promote_done(core *c, core_job *job) {
     for (uint32_t i = 0; i < job->n_copies; i++) {
         if (job->quiet)
             cool_fetched(c, job->copies[i].page);
-        page_drop(c, job->copies[i].page);
+        tier_job_drop(c, job->copies[i].page);
     }
 }
 

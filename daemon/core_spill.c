@@ -57,6 +57,14 @@ core_copy *tier_job_add(core *c, core_job *job, page_handle page, uint32_t flag)
     return copy;
 }
 
+void tier_job_drop(core *c, page_handle page) {
+    const tier_page *at = tier_of(c, page);
+    const realm *r = &c->realms[at->realm];
+    uint32_t slot = at->slot; /* the page may be its last, and what is known of it go with it */
+    page_drop(c, page);
+    window_job_ended(c, r, slot, page);
+}
+
 void tier_job_submit(core *c, core_job *job) {
     KVT_ASSERT(job->n_copies > 0 || job->kind == CORE_JOB_VERIFY);
     job->next = NULL;
@@ -425,7 +433,7 @@ void tier_job_done(core *c, core_job *job) {
                 down_done(c, &job->copies[i]);
             else
                 write_done(c, &job->copies[i], &job->records[i]);
-            page_drop(c, job->copies[i].page);
+            tier_job_drop(c, job->copies[i].page);
         }
         if (job->kind == CORE_JOB_WRITE && t->disk_full)
             disk_is_full(c);

@@ -543,6 +543,11 @@ int slot_is_needed(const realm *r, uint32_t slot, uint32_t depth, uint32_t n_tok
 /* Pages that a node which has just become held pushes out of the windows are let go. */
 void windows_pass(core *c, const realm *r, radix_node node);
 void windows_pass_all(core *c); /* the same for all nodes that there are */
+/* The realm's page in this slot, which a job is done with, may have passed out of its window
+ * meanwhile. It may be gone by now. */
+void window_job_ended(core *c, const realm *r, uint32_t slot, page_handle page);
+/* The same for a tier's job, which gives back its reference to the page. */
+void tier_job_drop(core *c, page_handle page);
 int slot_is_wanted(const core *c, const realm *r, radix_node node, uint32_t group, uint32_t end);
 /* The lease's worker is being told that it may read this; 0 tokens: nothing any more. */
 void lease_tell(core *c, lease *l, const held_prefix *now);

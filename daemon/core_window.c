@@ -13,8 +13,9 @@
  * last W tokens: one token more than is needed, so that a worker that leaves the last token to be
  * computed finds its window too) is let go, unless something may still end near it: a leaf, a
  * branch, a page that is being computed or one that a lease or a pin ends with stands within a
- * window behind it, or a lease has been told of it. So what stays are the windows of the places
- * where paths end or part; a path that was computed in one go keeps those of its end.
+ * window behind it, or a lease has been told of it. A page that a job moves just then goes when the
+ * job has ended. So what stays are the windows of the places where paths end or part; a path that
+ * was computed in one go keeps those of its end.
  *
  * COMING BACK. Where two prompts part in the middle of what was let go, the second one finds less
  * held than is stored for the groups with full attention (path_held is exact about it), computes
@@ -149,6 +150,14 @@ void windows_pass(core *c, const realm *r, radix_node node) {
         if (depth > 0)
             pass_over(c, r, path_at(c, node, depth), group);
     }
+}
+
+void window_job_ended(core *c, const realm *r, uint32_t slot, page_handle page) {
+    const page_entry *entry = page_get(c->pages, page);
+    if (!entry || entry->node == RADIX_NONE || !radix_is_held(c->tree, entry->node))
+        return;
+    if (r->windows[slot % r->n_groups])
+        pass_over(c, r, entry->node, slot % r->n_groups);
 }
 
 typedef struct pass_walk {
