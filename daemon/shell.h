@@ -46,6 +46,7 @@ typedef struct tenant {
     kvt_device *device; /* of all arenas */
     uint32_t max_pages;
     tier_host host;
+    int is_host_pinned;
     tier_disk *disk; /* NULL: none */
     watch *watch;
     jobs *jobs;

@@ -426,6 +426,8 @@ static void close_tenant(tenant *t, int is_idle) {
     tell_close(t);
     if (is_idle) {
         core_close(t->core);
+        if (t->is_host_pinned)
+            t->device->ops->unpin(t->device);
         if (t->device)
             t->device->ops->close(t->device);
         tier_host_close(&t->host);

@@ -38,6 +38,21 @@ static int open_disk(tenant *t) {
     return EXIT_CODE_FAILED;
 }
 
+/* What goes between the arena and the host tier passes no buffer then. */
+static void pin_host(tenant *t) {
+    char why[256] = "";
+    const kvt_device_ops *ops = t->device->ops;
+    if (!ops->pin)
+        return;
+    if (ops->pin(t->device, t->host.data, t->host.bytes, why, sizeof why) == KVT_OK)
+        t->is_host_pinned = 1;
+    else
+        log_write(LOG_WARNING,
+                  "the host tier of %llu MiB is not within the GPU's reach (%s): what goes between "
+                  "it and the arena is copied twice",
+                  (unsigned long long)t->host.bytes >> 20, why);
+}
+
 int tenant_open_tiers(tenant *t) {
     const param_values *v = t->values;
     char why[1024];
@@ -55,7 +70,10 @@ int tenant_open_tiers(tenant *t) {
     if (v->max_pages == 0)
         t->max_pages = arena_auto_pages(t->n_arenas * t->arenas[0].header.data_bytes + bytes +
                                         (v->disk_dir[0] ? v->disk : 0));
-    return v->disk_dir[0] ? open_disk(t) : EXIT_CODE_OK;
+    int code = v->disk_dir[0] ? open_disk(t) : EXIT_CODE_OK;
+    if (code == EXIT_CODE_OK) /* after the helper process was started, which has its own mapping */
+        pin_host(t);
+    return code;
 }
 
 /* The budget less what the file needs for itself. */

@@ -19,6 +19,14 @@ enum { KVT_MAX_DEVICES = 16 };
 typedef struct kvt_staged kvt_staged; /* a worker's staging area in device memory */
 typedef struct kvt_device kvt_device; /* the first member is the table */
 
+/* Bytes of the data, and where in host memory they come from or go to. */
+enum { KVT_DEVICE_MAX_RUNS = 64 };
+typedef struct kvt_device_run {
+    uint64_t offset;
+    void *host;
+    uint64_t bytes;
+} kvt_device_run;
+
 typedef struct kvt_device_ops {
     const char *name; /* "host", "cuda" */
 
@@ -68,6 +76,17 @@ typedef struct kvt_device_ops {
     void (*unstage)(kvt_device *device, kvt_staged *staged);
     kvt_status (*write_staged)(kvt_device *device, uint64_t offset, const kvt_staged *staged,
                                uint64_t from_offset, uint64_t bytes);
+
+    /* Host memory that much will be copied from and to: the device can then reach it by itself. If
+     * it cannot, with a sentence in why, copies work all the same. `unpin` before the memory goes.
+     * One such memory at a time. */
+    kvt_status (*pin)(kvt_device *device, void *at, uint64_t bytes, char *why, size_t why_bytes);
+    void (*unpin)(kvt_device *device);
+
+    /* Copies up to KVT_DEVICE_MAX_RUNS runs in one go, out of the data (to_host) or into it. On
+     * failure all of them are void. KVT_ENOTSUP, and nothing was done: not all is in pinned memory.
+     */
+    kvt_status (*move)(kvt_device *device, const kvt_device_run *runs, uint32_t n, int to_host);
 
     /* NULL while the device works; else what is wrong with it, for good: every call fails from then
      * on until the process has been started anew. Any thread; static. */

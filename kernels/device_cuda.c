@@ -34,15 +34,18 @@ enum {
     DEFAULT_MOVERS = 4,
     DEFAULT_BOUNCE_BYTES = 4 << 20,
     MAX_MOVERS = 64,
-    LIMIT_MS = 30000, /* a call moves some pages: milliseconds, also beside busy workers */
+    SMALL_BYTES = 64 << 10, /* runs up to this mean size: a kernel beats the start of each copy */
+    LIMIT_MS = 30000,       /* a call moves some pages: milliseconds, also beside busy workers */
     WAITED_FOR = cudaEventDisableTiming | cudaEventBlockingSync,
 };
 
-/* What the GPU is told about a page to be checked, and what it answers; pinned. */
+/* What the GPU is told about a page to be checked, and what it answers, or about runs to be copied;
+ * pinned. */
 typedef struct check_card {
     kvt_cuda_read read;
     kvt_cuda_page page;
     uint32_t status;
+    kvt_cuda_copy_run runs[KVT_DEVICE_MAX_RUNS];
 } check_card;
 
 typedef struct mover {
@@ -63,7 +66,11 @@ typedef struct device_cuda {
     uint8_t *data;
     uint64_t data_bytes;
     int gpu;
-    int is_given;        /* to others, who may have the data open */
+    int is_given;    /* to others, who may have the data open */
+    uint8_t *pinned; /* host memory that the GPU reaches, */
+    uint64_t pinned_bytes;
+    int is_mapped;       /* kernels too, by the host's own addresses */
+    int is_registered;   /* by this device, among several of one process */
     const char *failure; /* atomic */
     uint32_t limit_ms;
     char stuck[64]; /* a failure in words */
@@ -272,11 +279,26 @@ static kvt_status cuda_copy(kvt_device *device, uint64_t to_offset, uint64_t fro
     return end(d, m, status);
 }
 
+static int is_pinned(const device_cuda *d, const void *at, uint64_t bytes) {
+    uint64_t from = (uint64_t)((uintptr_t)at - (uintptr_t)d->pinned);
+    return d->pinned && from <= d->pinned_bytes && bytes <= d->pinned_bytes - from;
+}
+
+static kvt_status copy_directly(device_cuda *d, void *to, const void *from, uint64_t bytes) {
+    mover *m = begin(d);
+    kvt_status status = KVT_OK;
+    if (cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, m->stream) != cudaSuccess)
+        status = KVT_EIO;
+    return end(d, m, status);
+}
+
 /* The GPU fills one half while this thread empties the other. */
 static kvt_status cuda_write(kvt_device *device, uint64_t offset, const void *from,
                              uint64_t bytes) {
     device_cuda *d = (device_cuda *)device;
     uint8_t *to = range(d, offset, bytes);
+    if (is_pinned(d, from, bytes))
+        return copy_directly(d, to, from, bytes);
     mover *m = begin(d);
     kvt_status status = KVT_OK;
     for (uint64_t done = 0, i = 0; done < bytes && status == KVT_OK; i++) {
@@ -298,6 +320,8 @@ static kvt_status cuda_write(kvt_device *device, uint64_t offset, const void *fr
 static kvt_status cuda_read(kvt_device *device, uint64_t offset, void *to, uint64_t bytes) {
     device_cuda *d = (device_cuda *)device;
     const uint8_t *from = range(d, offset, bytes);
+    if (is_pinned(d, to, bytes))
+        return copy_directly(d, to, from, bytes);
     mover *m = begin(d);
     kvt_status status = KVT_OK;
     uint64_t asked = 0, done = 0;
@@ -320,6 +344,72 @@ static kvt_status cuda_read(kvt_device *device, uint64_t offset, void *to, uint6
         done += n;
     }
     return end(d, m, status);
+}
+
+/* --- memory of the host that the GPU reaches
+ * ------------------------------------------------------
+ */
+
+static kvt_status cuda_pin(kvt_device *device, void *at, uint64_t bytes, char *why,
+                           size_t why_bytes) {
+    device_cuda *d = (device_cuda *)device;
+    struct cudaPointerAttributes seen = {.devicePointer = NULL};
+    cudaSetDevice(d->gpu);
+    cudaError_t error =
+        cudaHostRegister(at, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
+    d->is_registered = error == cudaSuccess;
+    if (error == cudaErrorHostMemoryAlreadyRegistered) /* by the device of another GPU */
+        error = cudaSuccess;
+    cudaGetLastError();
+    if (error != cudaSuccess)
+        return kvt_say(why, why_bytes, KVT_EIO, "CUDA says %s", cudaGetErrorString(error));
+    d->is_mapped = cudaPointerGetAttributes(&seen, at) == cudaSuccess && seen.devicePointer == at;
+    d->pinned = at;
+    d->pinned_bytes = bytes;
+    return KVT_OK;
+}
+
+static void cuda_unpin(kvt_device *device) {
+    device_cuda *d = (device_cuda *)device;
+    cudaSetDevice(d->gpu);
+    if (d->pinned && d->is_registered)
+        cudaHostUnregister(d->pinned);
+    d->pinned = NULL;
+}
+
+/* Small runs by one kernel, each by some threads of it; large ones by the copy engines. */
+static cudaError_t launch_runs(device_cuda *d, mover *m, const kvt_device_run *runs, uint32_t n,
+                               int to_host) {
+    uint64_t all = 0, most = 0, odd = 0;
+    kvt_cuda_copy_run *copies = m->card->runs;
+    for (uint32_t i = 0; i < n; i++) {
+        uint8_t *data = range(d, runs[i].offset, runs[i].bytes);
+        copies[i] = (kvt_cuda_copy_run){.to = to_host ? runs[i].host : data,
+                                        .from = to_host ? data : runs[i].host,
+                                        .bytes = runs[i].bytes};
+        all += runs[i].bytes;
+        most = runs[i].bytes > most ? runs[i].bytes : most;
+        odd |= runs[i].offset | runs[i].bytes | (uintptr_t)runs[i].host;
+    }
+    if (d->is_mapped && odd % 16 == 0 && all <= (uint64_t)n * SMALL_BYTES)
+        return (cudaError_t)kvt_cuda_copy(copies, n, most, m->stream);
+    cudaError_t error = cudaSuccess;
+    for (uint32_t i = 0; i < n && error == cudaSuccess; i++)
+        error = cudaMemcpyAsync(copies[i].to, copies[i].from, copies[i].bytes, cudaMemcpyDefault,
+                                m->stream);
+    return error;
+}
+
+static kvt_status cuda_move(kvt_device *device, const kvt_device_run *runs, uint32_t n,
+                            int to_host) {
+    device_cuda *d = (device_cuda *)device;
+    KVT_ASSERT(n <= KVT_DEVICE_MAX_RUNS);
+    for (uint32_t i = 0; i < n; i++)
+        if (!is_pinned(d, runs[i].host, runs[i].bytes))
+            return KVT_ENOTSUP;
+    mover *m = begin(d);
+    cudaError_t error = launch_runs(d, m, runs, n, to_host);
+    return end(d, m, error == cudaSuccess ? KVT_OK : KVT_EIO);
 }
 
 /* --- checking, staging ---------------------------------------------------------------------------
@@ -422,6 +512,9 @@ static const kvt_device_ops cuda_ops = {.name = "cuda",
                                         .stage = cuda_stage,
                                         .unstage = cuda_unstage,
                                         .write_staged = cuda_write_staged,
+                                        .pin = cuda_pin,
+                                        .unpin = cuda_unpin,
+                                        .move = cuda_move,
                                         .failure = cuda_failure};
 
 /* --- opening ------------------------------------------------------------------------------------

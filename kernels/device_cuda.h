@@ -8,15 +8,15 @@
  * workers trust each other; two tenants never share an arena.
  *
  * ORDER BETWEEN PROCESSES. A worker waits on the host for the event behind its encoding, and then
- * sends the SEAL; the daemon waits for the event behind its own copy, and then lets the page be seen;
- * a frame goes to another page when its readers' GPUs have passed the events behind their reading,
- * and the leases are back. No event goes from one process to the other, though CUDA has handles for
- * that, because the worker's host has to wait anyway: the SEAL says how many bytes each page has,
- * which the GPU finds out (a segment that a codec refuses stays as it is), and the daemon looks for
- * frames of that size. An event of a worker would only add that the daemon's streams wait for the
- * kernels of each worker, without a limit, since a wait in a stream cannot be ended, and for ever
- * for those of a worker that hangs. What the wait costs is the thread that calls kvt_seal, asleep,
- * and kvt_seal_begin has another for that; the worker's stream goes on.
+ * sends the SEAL; the daemon waits for the event behind its own copy, and then lets the page be
+ * seen; a frame goes to another page when its readers' GPUs have passed the events behind their
+ * reading, and the leases are back. No event goes from one process to the other, though CUDA has
+ * handles for that, because the worker's host has to wait anyway: the SEAL says how many bytes each
+ * page has, which the GPU finds out (a segment that a codec refuses stays as it is), and the daemon
+ * looks for frames of that size. An event of a worker would only add that the daemon's streams wait
+ * for the kernels of each worker, without a limit, since a wait in a stream cannot be ended, and
+ * for ever for those of a worker that hangs. What the wait costs is the thread that calls kvt_seal,
+ * asleep, and kvt_seal_begin has another for that; the worker's stream goes on.
  *
  * The table's calls may come from several threads at once, on ranges that do not meet. Each waits
  * until its own work is done; none waits for another's. One that waits for longer than limit_ms is

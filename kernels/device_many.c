@@ -114,6 +114,44 @@ static kvt_status many_write_staged(kvt_device *device, uint64_t offset, const k
     return d->ops->write_staged(d, offset, staged->staged, from_offset, bytes);
 }
 
+/* --- memory of the host --------------------------------------------------------------------------
+ */
+
+/* To each of them: what one has registered the next only notes. */
+static kvt_status many_pin(kvt_device *device, void *at, uint64_t bytes, char *why,
+                           size_t why_bytes) {
+    const device_many *m = (const device_many *)device;
+    kvt_status status = KVT_OK;
+    for (uint32_t i = 0; i < m->n && status == KVT_OK; i++)
+        status = m->devices[i]->ops->pin(m->devices[i], at, bytes, why, why_bytes);
+    return status;
+}
+
+static void many_unpin(kvt_device *device) {
+    const device_many *m = (const device_many *)device;
+    for (uint32_t i = m->n; i-- > 0;) /* the first has registered it */
+        m->devices[i]->ops->unpin(m->devices[i]);
+}
+
+static kvt_status many_move(kvt_device *device, const kvt_device_run *runs, uint32_t n,
+                            int to_host) {
+    const device_many *m = (const device_many *)device;
+    kvt_status status = KVT_OK;
+    for (uint32_t k = 0; k < m->n && status == KVT_OK; k++) {
+        kvt_device_run own[KVT_DEVICE_MAX_RUNS];
+        uint32_t n_own = 0;
+        for (uint32_t i = 0; i < n; i++) {
+            if (runs[i].offset / KVT_DEVICE_STRIDE != k)
+                continue;
+            own[n_own] = runs[i];
+            own[n_own++].offset %= KVT_DEVICE_STRIDE;
+        }
+        if (n_own > 0)
+            status = m->devices[k]->ops->move(m->devices[k], own, n_own, to_host);
+    }
+    return status;
+}
+
 static const char *many_failure(kvt_device *device) {
     const device_many *m = (const device_many *)device;
     const char *failure = NULL;
@@ -137,6 +175,9 @@ static const kvt_device_ops all_ops = {.close = many_close,
                                        .stage = many_stage,
                                        .unstage = many_unstage,
                                        .write_staged = many_write_staged,
+                                       .pin = many_pin,
+                                       .unpin = many_unpin,
+                                       .move = many_move,
                                        .failure = many_failure};
 
 /* What each of them lacks, all together lack. */
@@ -149,6 +190,11 @@ static kvt_device_ops ops_of(const kvt_device_ops *each) {
         ops.stage = NULL;
         ops.unstage = NULL;
         ops.write_staged = NULL;
+    }
+    if (!each->pin) {
+        ops.pin = NULL;
+        ops.unpin = NULL;
+        ops.move = NULL;
     }
     if (!each->failure)
         ops.failure = NULL;

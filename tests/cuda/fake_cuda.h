@@ -9,11 +9,12 @@
  *     KVT_FAKE_CUDA_BREAK_DEVICE=N   KVT_FAKE_CUDA_BREAK means this one on the bus alone
  *     KVT_FAKE_CUDA_BREAK=FILE   from the moment that there is such a file the GPU is lost: every
  *                                call fails, for good
- *     KVT_FAKE_CUDA_BYTES=N      device memory that the process may have in all; 4 GiB. More is
- * refused KVT_FAKE_CUDA_ACCOUNT=FILE of the module: a process that ends adds a line to the file,
- * with what it has of the GPU and how much of that it has shown to others KVT_FAKE_CUDA_LEAKS=FILE
- * of the module: a process that ends with something that it should have given back adds a line to
- * the file
+ *     KVT_FAKE_CUDA_BYTES=N      see fake_cuda_set_bytes
+ *     KVT_FAKE_CUDA_PINS=0       no host memory can be registered
+ *     KVT_FAKE_CUDA_ACCOUNT=FILE   of the module: a process that ends adds a line to the file: what
+ *                                it has of the GPU, and how much of that others may have open
+ *     KVT_FAKE_CUDA_LEAKS=FILE   of the module: a process that ends with something that it should
+ *                                have given back adds a line to the file
  */
 #ifndef KVT_TESTS_CUDA_FAKE_CUDA_H
 #define KVT_TESTS_CUDA_FAKE_CUDA_H

@@ -428,6 +428,45 @@ static void test_lost(void) {
     free(page);
 }
 
+/* Runs between the data and pinned memory, in one go: of pages that a kernel copies, of large ones,
+ * and of such that no page is. `apart`: of every second one in the data. */
+static void test_move(kvt_device *d, uint64_t apart) {
+    enum { N = 10, MOST = 200000 };
+    static const uint32_t sizes[] = {8192, 96, MOST, 65536, 333};
+    kvt_device_run runs[N];
+    unsigned live = fake_cuda_live();
+    uint8_t *host = aligned_alloc(4096, 1 << 22), *sent = random_bytes(N * MOST);
+    for (uint32_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+        char why[100] = "";
+        for (uint32_t i = 0; i < N; i++)
+            runs[i] = (kvt_device_run){(uint64_t)(i / 2) * MOST + i % 2 * apart + 64,
+                                       host + (size_t)i * MOST, sizes[s]};
+        CHECK_EQ(d->ops->move(d, runs, N, 0), KVT_ENOTSUP);
+        CHECK_MSG(d->ops->pin(d, host, N * MOST, why, sizeof why) == KVT_OK, "%s", why);
+        memcpy(host, sent, N * MOST);
+        CHECK_EQ(d->ops->move(d, runs, N, 0), KVT_OK);
+        memset(host, 0x5a, N * MOST);
+        CHECK_EQ(d->ops->move(d, runs, N, 1), KVT_OK);
+        for (uint32_t i = 0; i < N; i++) {
+            CHECK(memcmp(runs[i].host, sent + (size_t)i * MOST, sizes[s]) == 0);
+            CHECK(sizes[s] == MOST || host[(size_t)i * MOST + sizes[s]] == 0x5a);
+        }
+        CHECK_EQ(d->ops->write(d, 4096, host, 5000), KVT_OK);
+        CHECK_EQ(d->ops->read(d, 4096, host + 9000, 5000), KVT_OK);
+        CHECK(memcmp(host, host + 9000, 5000) == 0);
+        runs[N - 1].host = host + N * MOST - 50; /* beyond its end */
+        CHECK_EQ(d->ops->move(d, runs, N, 1), KVT_ENOTSUP);
+        d->ops->unpin(d);
+        CHECK_EQ(fake_cuda_live(), live);
+    }
+    setenv("KVT_FAKE_CUDA_PINS", "0", 1);
+    CHECK_EQ(d->ops->pin(d, host, N * MOST, NULL, 0), KVT_EIO);
+    unsetenv("KVT_FAKE_CUDA_PINS");
+    CHECK_EQ(d->ops->move(d, runs, N, 1), KVT_ENOTSUP);
+    free(host);
+    free(sent);
+}
+
 /* One on each of two GPUs, as one: each offset is in its own GPU's memory, and nowhere else. */
 static void test_many(void) {
     enum { N = 1000 };
@@ -466,6 +505,7 @@ static void test_many(void) {
     CHECK_EQ(d->ops->stage(d, &elsewhere, &staged), KVT_EINVAL);
     CHECK(!d->ops->failure(d));
     d->ops->unstage(d, NULL);
+    test_move(d, KVT_DEVICE_STRIDE);
     d->ops->close(d);
     CUDA(cudaSetDevice(0));
     fake_cuda_set_devices(1);
@@ -632,6 +672,9 @@ int main(int argc, char **argv) {
     test_stuck();
     test_no_spin();
     test_many();
+    kvt_device *d = open_usual();
+    test_move(d, 5 * 200000);
+    d->ops->close(d);
     CHECK_EQ(fake_cuda_live(), 0);
 #endif
     test_handle();

@@ -232,6 +232,35 @@ static void test_failed_gpu_at_open(e2e_daemon *d, const char *const *settings) 
     kvt_close(client);
 }
 
+/* --- host memory that the GPU does not reach
+ * ------------------------------------------------------
+ */
+
+/* The host tier works all the same. */
+static void test_unpinned(void) {
+    static const char *const settings[] = {"arena=1MiB", "host=8MiB", NULL};
+    e2e_daemon d = {0};
+    e2e_worker w;
+    uint32_t tokens[400];
+    setenv("KVT_FAKE_CUDA_PINS", "0", 1);
+    e2e_start(&d, settings);
+    unsetenv("KVT_FAKE_CUDA_PINS");
+    e2e_worker_open(&w, &d, 21, 20000);
+    for (uint32_t round = 0; round < 2; round++)
+        for (uint32_t prompt = 0; prompt < 10; prompt++) {
+            kvt_lease *lease;
+            for (uint32_t t = 0; t < 400; t++)
+                tokens[t] = 50000000 + 1000 * prompt + t;
+            CHECK_EQ(kvt_acquire(w.client, tokens, 400, KVT_CLAIM, &lease), KVT_OK);
+            CHECK_EQ(e2e_read(&w, lease, tokens), KVT_OK);
+            CHECK_EQ(e2e_fill(&w, lease, tokens, SIZE_MAX), KVT_OK);
+            CHECK_EQ(kvt_release(lease), KVT_OK);
+        }
+    CHECK(e2e_count(&d, "pages_promoted") > 0);
+    e2e_worker_close(&w);
+    e2e_finish(&d);
+}
+
 int main(int argc, char **argv) {
     const char *const settings[] = {"arena=4MiB", "max_pages=400", "grace_ms=60000", NULL};
     e2e_daemon d = {0};
@@ -249,5 +278,6 @@ int main(int argc, char **argv) {
     }
     e2e_finish(&d);
     test_areas_in_doubt();
+    test_unpinned();
     return 0;
 }
