@@ -73,6 +73,29 @@ static kvt_status cool_beside(core_copy *copy, kvt_device *device, const space *
     return status;
 }
 
+/* A page that is what it should be cools where it stands. For any other the host finds out what is
+ * the matter (KVT_ENOTSUP). */
+static kvt_status cool_on_device(const core_copy *copy, kvt_device *device) {
+    uint8_t header[KVT_PAGE_HEADER_BYTES];
+    const kvt_page_shape *shape = &copy->shape[copy->rung];
+    if (!device->ops->transcode || copy->rung + 1 >= copy->n_rungs || copy->bytes < sizeof header)
+        return KVT_ENOTSUP;
+    kvt_status status = device->ops->read(device, copy->from_offset, header, sizeof header);
+    if (status != KVT_OK)
+        return status;
+    if (!kvt_page_is_under(shape, header, copy->bytes))
+        return KVT_ENOTSUP;
+    kvt_device_cooling cooling = {.from_shape = shape,
+                                  .to_shape = shape + 1,
+                                  .from_offset = copy->from_offset,
+                                  .from_bytes = copy->bytes,
+                                  .to_offset = copy->to_offset,
+                                  .to_bytes = copy->to_bytes,
+                                  .rows = copy->rows,
+                                  .is_first = copy->is_first};
+    return device->ops->transcode(device, &cooling);
+}
+
 void job_run_cool(core_job *job, kvt_device *device, char *host) {
     KVT_ASSERT(job->kind == CORE_JOB_COOL);
     char *data = device->ops->data(device);
@@ -86,7 +109,7 @@ void job_run_cool(core_job *job, kvt_device *device, char *host) {
         else if (at)
             copy->status =
                 cool_page_at(copy, at + copy->from_offset, at + copy->to_offset, s.elements);
-        else
+        else if ((copy->status = cool_on_device(copy, device)) == KVT_ENOTSUP)
             copy->status = cool_beside(copy, device, &s);
     }
     if (job->status == KVT_OK)

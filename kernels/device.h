@@ -27,6 +27,15 @@ typedef struct kvt_device_run {
     uint64_t bytes;
 } kvt_device_run;
 
+/* A page of the data that is to be put under other codecs, beside where it is. */
+typedef struct kvt_device_cooling {
+    const kvt_page_shape *from_shape, *to_shape;
+    uint64_t from_offset, from_bytes;
+    uint64_t to_offset, to_bytes; /* that it will have */
+    uint32_t rows;                /* that it must have */
+    int is_first;                 /* of its path */
+} kvt_device_cooling;
+
 typedef struct kvt_device_ops {
     const char *name; /* "host", "cuda" */
 
@@ -87,6 +96,11 @@ typedef struct kvt_device_ops {
      * failure all of them are void. KVT_ENOTSUP, and nothing was done: not all is in pinned memory.
      */
     kvt_status (*move)(kvt_device *device, const kvt_device_run *runs, uint32_t n, int to_host);
+
+    /* kvt_page_check with `verify`, and kvt_page_transcode, where the page stands. KVT_ECORRUPT;
+     * KVT_ELIMIT: it would not have to_bytes; KVT_ENOTSUP: not from its codecs. What is at
+     * to_offset is void unless KVT_OK. */
+    kvt_status (*transcode)(kvt_device *device, const kvt_device_cooling *cooling);
 
     /* NULL while the device works; else what is wrong with it, for good: every call fails from then
      * on until the process has been started anew. Any thread; static. */

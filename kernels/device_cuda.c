@@ -45,6 +45,8 @@ typedef struct check_card {
     kvt_cuda_read read;
     kvt_cuda_page page;
     uint32_t status;
+    kvt_cuda_write write; /* of one that is encoded anew */
+    kvt_cuda_result result;
     kvt_cuda_copy_run runs[KVT_DEVICE_MAX_RUNS];
 } check_card;
 
@@ -453,6 +455,50 @@ static kvt_status cuda_check(kvt_device *device, const kvt_page_shape *shape, ui
     return status;
 }
 
+static int launch_transcode(const kvt_device_cooling *c, mover *m) {
+    check_card *card = m->card;
+    int error = kvt_cuda_plan(c->from_shape, &card->read, 1, &card->page, &card->status, m->stream);
+    if (error == cudaSuccess)
+        error =
+            kvt_cuda_verify(c->from_shape, &card->page, 1, &card->status, m->workspace, m->stream);
+    if (error == cudaSuccess)
+        error = kvt_cuda_transcode(c->to_shape, &card->page, &card->write, 1, &card->result,
+                                   m->workspace, m->stream);
+    return error;
+}
+
+static kvt_status transcoded(const kvt_device_cooling *c, const check_card *card) {
+    if (card->status != KVT_OK || card->page.rows != c->rows)
+        return KVT_ECORRUPT;
+    if (card->result.status != KVT_OK)
+        return (kvt_status)card->result.status;
+    return card->result.bytes == c->to_bytes ? KVT_OK : KVT_ELIMIT;
+}
+
+static kvt_status cuda_transcode(kvt_device *device, const kvt_device_cooling *c) {
+    device_cuda *d = (device_cuda *)device;
+    const uint8_t *from = range(d, c->from_offset, c->from_bytes);
+    uint8_t *to = range(d, c->to_offset, c->to_bytes);
+    uint64_t before = kvt_cuda_workspace_bytes(c->from_shape, 1),
+             after = kvt_cuda_workspace_bytes(c->to_shape, 1);
+    mover *m = begin(d);
+    check_card *card = m->card;
+    card->read = (kvt_cuda_read){.page = from, .page_bytes = c->from_bytes, .n_rows = c->rows};
+    card->write = (kvt_cuda_write){.page = to,
+                                   .room_bytes = c->to_bytes,
+                                   .rows = c->rows,
+                                   .is_first = (uint32_t)(c->is_first != 0)};
+    card->status = KVT_OK;
+    kvt_status status = reserve_workspace(m, before > after ? before : after);
+    if (status == KVT_OK && launch_transcode(c, m) != 0)
+        status = KVT_EIO;
+    if (status == KVT_OK && wait_for(m) != cudaSuccess)
+        status = KVT_EIO;
+    if (status == KVT_OK)
+        status = transcoded(c, card);
+    return end(d, m, status);
+}
+
 static kvt_status cuda_stage(kvt_device *device, const kvt_wire_memory *memory,
                              kvt_staged **ret_staged) {
     device_cuda *d = (device_cuda *)device;
@@ -515,6 +561,7 @@ static const kvt_device_ops cuda_ops = {.name = "cuda",
                                         .pin = cuda_pin,
                                         .unpin = cuda_unpin,
                                         .move = cuda_move,
+                                        .transcode = cuda_transcode,
                                         .failure = cuda_failure};
 
 /* --- opening ------------------------------------------------------------------------------------

@@ -152,6 +152,13 @@ static kvt_status many_move(kvt_device *device, const kvt_device_run *runs, uint
     return status;
 }
 
+static kvt_status many_transcode(kvt_device *device, const kvt_device_cooling *cooling) {
+    kvt_device_cooling own = *cooling;
+    kvt_device *d = at(device, &own.from_offset), *to = at(device, &own.to_offset);
+    KVT_ASSERT(d == to);
+    return d->ops->transcode(d, &own);
+}
+
 static const char *many_failure(kvt_device *device) {
     const device_many *m = (const device_many *)device;
     const char *failure = NULL;
@@ -178,6 +185,7 @@ static const kvt_device_ops all_ops = {.close = many_close,
                                        .pin = many_pin,
                                        .unpin = many_unpin,
                                        .move = many_move,
+                                       .transcode = many_transcode,
                                        .failure = many_failure};
 
 /* What each of them lacks, all together lack. */
@@ -195,6 +203,7 @@ static kvt_device_ops ops_of(const kvt_device_ops *each) {
         ops.pin = NULL;
         ops.unpin = NULL;
         ops.move = NULL;
+        ops.transcode = NULL;
     }
     if (!each->failure)
         ops.failure = NULL;

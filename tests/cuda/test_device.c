@@ -270,6 +270,51 @@ static void test_bad_options(void) {
     unlink(path);
 }
 
+/* A page cools on the GPU to the bytes that the host makes of it, or says why not. */
+static void test_transcode(void) {
+    enum { TO_AT = 1 << 20 };
+    kvt_device *d = open_usual();
+    kvt_page_shape shape, cooler;
+    kvt_geometry g;
+    uint8_t *page;
+    size_t bytes = page_of(&shape, &page), n;
+    kvt_geometry_init(&g, 2, 2, 64, 16);
+    CHECK_EQ(kvt_page_shape_init(&g, 0, "i4", NULL, 0, &cooler), KVT_OK);
+    size_t room = kvt_page_max_bytes(&cooler);
+    uint8_t *expected = page_new(room), *got = malloc(room);
+    void *elements = aligned_alloc(64, (kvt_page_elements_bytes(&shape) + 63) / 64 * 64);
+    for (int is_first = 0; is_first < 2; is_first++) {
+        CHECK_EQ(kvt_page_transcode(&cooler, page, bytes, is_first, elements, expected, room, &n),
+                 KVT_OK);
+        kvt_device_cooling c = {&shape, &cooler, PAGE_AT, bytes, TO_AT, n, 13, is_first};
+        CHECK_EQ(d->ops->write(d, PAGE_AT, page, bytes), KVT_OK);
+        CHECK_EQ(d->ops->transcode(d, &c), KVT_OK);
+        CHECK_EQ(d->ops->read(d, TO_AT, got, n), KVT_OK);
+        CHECK(memcmp(got, expected, n) == 0);
+        c.to_bytes = n + 64;
+        CHECK_EQ(d->ops->transcode(d, &c), KVT_ELIMIT);
+        c.to_bytes = n - 64;
+        CHECK_EQ(d->ops->transcode(d, &c), KVT_ELIMIT);
+        c.to_bytes = n;
+        c.rows = 12;
+        CHECK_EQ(d->ops->transcode(d, &c), KVT_ECORRUPT);
+        c.rows = 13;
+        page[bytes - 1] ^= 1;
+        CHECK_EQ(d->ops->write(d, PAGE_AT, page, bytes), KVT_OK);
+        CHECK_EQ(d->ops->transcode(d, &c), KVT_ECORRUPT);
+        page[bytes - 1] ^= 1;
+        CHECK_EQ(d->ops->write(d, PAGE_AT, expected, n), KVT_OK);
+        c.from_shape = &cooler;
+        c.from_bytes = n;
+        CHECK_EQ(d->ops->transcode(d, &c), KVT_ENOTSUP); /* codes of few bits, coded once more */
+    }
+    free(page);
+    free(expected);
+    free(got);
+    free(elements);
+    d->ops->close(d);
+}
+
 #ifndef KVT_REAL_CUDA
 /* Opens, writes, copies and reads, with call n of the runtime failing. Returns whether all went
  * well. */
@@ -663,6 +708,7 @@ int main(int argc, char **argv) {
     test_open();
     test_model();
     test_check();
+    test_transcode();
     test_bad_files();
     test_threads();
     test_bad_options();
