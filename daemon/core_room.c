@@ -130,6 +130,31 @@ static radix_node coldest_below(core *c) {
     return node;
 }
 
+/* Of what waits for a page that comes down: a copy of what is in the arena, too, or else a tail. */
+static int waiting_goes(core *c) {
+    const order *dirty = c->tiers->host_dirty;
+    radix_node node = RADIX_NONE;
+    for (uint32_t i = 0; i < order_count(dirty) && i < TRIES; i++) {
+        page_handle page = page_at(c->pages, order_at(dirty, i));
+        const page_entry *entry = page_get(c->pages, page);
+        if (tier_of(c, page)->flags & TIER_BUSY)
+            continue;
+        if (entry->frame != PAGE_NO_FRAME) {
+            tier_drop_host(c, page);
+            tier_placed(c, page);
+            return 1;
+        }
+        if (node == RADIX_NONE && !radix_is_busy(c->tree, entry->node) && !page_is_viewed(c, page))
+            node = entry->node;
+    }
+    if (node == RADIX_NONE)
+        return 0;
+    while (!radix_is_leaf(c->tree, node))
+        node = radix_first_child(c->tree, node);
+    evict_subtree(c, node);
+    return 1;
+}
+
 static int room_host_one(core *c, uint64_t for_key) {
     uint32_t index = order_coldest(c, c->tiers->host_clean, host_key);
     if (index != ORDER_NONE) {
@@ -137,6 +162,8 @@ static int room_host_one(core *c, uint64_t for_key) {
         if (may_go_for(c, page, for_key) && host_page_goes(c, page))
             return 1;
     }
+    if (c->tiers->host_waits)
+        return waiting_goes(c);
     radix_node node = c->config.disk_bytes && !c->tiers->disk_stuck ? RADIX_NONE : coldest_below(c);
     if (node == RADIX_NONE || radix_key(c->tree, node) >= for_key)
         return 0;

@@ -82,6 +82,35 @@ static uint64_t key_of(const core *c, page_handle page) {
     return radix_key(c->tree, page_get(c->pages, page)->node);
 }
 
+/* --- parents first ------------------------------------------------------------------------------
+ */
+
+/* The page in front of this one, if that may be written, and is not: it has to go down first. */
+static page_handle unwritten_before(const core *c, page_handle page) {
+    const tier_page *at = tier_of(c, page);
+    if (!c->config.disk_bytes || at->depth == 0)
+        return 0;
+    radix_node parent = radix_parent(c->tree, page_get(c->pages, page)->node);
+    page_handle before = node_page(c, parent, c->realms[at->realm].spine);
+    return before && !(tier_of(c, before)->flags & (TIER_ON_DISK | TIER_NO_DISK)) ? before : 0;
+}
+
+/* Puts the page before all that were sealed, behind those with fewer pages in front of them. 0: it
+ * is not in this order. */
+static int goes_first(core *c, order *in, page_handle page) {
+    if (!page || !order_has(in, (uint32_t)page))
+        return 0;
+    order_put(in, (uint32_t)page, tier_of(c, page)->depth);
+    return 1;
+}
+
+static int goes_first_in_arena(core *c, page_handle page) {
+    int found = 0;
+    for (uint32_t i = 0; i < c->config.n_arenas && !found; i++)
+        found = goes_first(c, c->arenas[i].dirty, page);
+    return found;
+}
+
 /* --- arena to host -----------------------------------------------------------------------------
  */
 
@@ -108,6 +137,8 @@ static void down_add(core *c, core_job *job, const arena_books *a) {
         uint32_t frame;
         if (t->pages[index].flags & TIER_NO_DISK)
             break;
+        if (goes_first(c, a->dirty, unwritten_before(c, page)))
+            continue;
         if (room_host(c, t->pages[index].bytes, key_of(c, page), &frame) != KVT_OK)
             break;
         /* Making room may have taken this very page. */
@@ -248,12 +279,13 @@ static void write_add(core *c, core_job *job, page_handle page, const core_recor
 
 static void write_start(core *c) {
     tiers *t = c->tiers;
+    t->host_waits = 0;
     if (t->write_busy || !t->disk_up ||
         (t->disk_stuck && c->counts.pages_sealed - t->stuck_at < STUCK_SEALS))
         return;
     core_job *job = NULL;
     uint64_t key;
-    uint32_t n_stuck = 0;
+    uint32_t n_stuck = 0, n_waiting = 0;
     t->disk_stuck = 0;
     for (uint32_t tries = 0; tries < 2 * TIER_BATCH; tries++) {
         uint32_t index = order_first(t->host_dirty, &key), in_job;
@@ -263,6 +295,10 @@ static void write_start(core *c) {
         const tier_page *at = &t->pages[index];
         core_record record;
         int may = may_write(c, job, page, &in_job);
+        if (may == 0 && goes_first(c, t->host_dirty, unwritten_before(c, page))) {
+            tries--; /* no more often than there are pages in front */
+            continue;
+        }
         if (may < 0) {
             tier_set_flags(c, page, TIER_NO_DISK, 0);
             tier_placed(c, page);
@@ -271,6 +307,7 @@ static void write_start(core *c) {
         if (may > 0)
             written_record(c, page, in_job, &record);
         if (may == 0 || at->flags & TIER_BUSY || key_is_leaving(t, &record.key)) {
+            n_waiting += may == 0 && goes_first_in_arena(c, unwritten_before(c, page));
             order_put(t->host_dirty, index, ++t->sequence);
             continue;
         }
@@ -290,6 +327,7 @@ static void write_start(core *c) {
         write_add(c, job, page, &record);
     }
     t->disk_stuck &= !job;
+    t->host_waits = n_waiting > 0 && !job && !t->disk_stuck;
     if (t->disk_stuck) {
         t->stuck_at = c->counts.pages_sealed;
         t->disk_retry_ms = c->env.now_ms(c->env.context) + DISK_RETRY_MS;
@@ -400,6 +438,7 @@ void tiers_pump(core *c) {
         write_start(c);
     }
     down_start(c);
+    c->tiers->host_waits = 0; /* it is for what goes down that others make room */
 }
 
 uint64_t disk_tick(core *c, uint64_t now_ms) {

@@ -256,7 +256,9 @@ typedef struct tiers {
     tier_page *pages;   /* [max_pages] */
     order *host_clean, *host_dirty;
     void *order_memory[2];
-    uint64_t sequence; /* of dirty pages, in the order in which they were sealed */
+    /* Of dirty pages, in the order in which they were sealed. Starts above every depth, which is
+     * the key of one that has to go before those that wait for it. */
+    uint64_t sequence;
     uint64_t moves;    /* pages that came up a tier, ever */
     uint64_t top_key;  /* the highest that the arenas' `clean` have ever had */
     uint32_t n_absent; /* sealed pages in the tree without an arena frame */
@@ -281,6 +283,9 @@ typedef struct tiers {
     /* What waits for the disk is colder than all that is there, as far as was looked: it may go as
      * soon as the host tier is short, or it would keep all others from going down. */
     int disk_stuck;
+    /* What is dirty in the host tier can only be written when pages in front of it, which are in
+     * the arena alone, have come down: it makes room for them. */
+    int host_waits;
     uint64_t freed_bytes;   /* evicted for room since a page was written */
     uint64_t stuck_at;      /* pages sealed then: some more, and it is looked again */
     uint64_t disk_retry_ms; /* when the disk is asked again, though nothing was erased */

@@ -107,6 +107,7 @@ kvt_status tiers_open(core *c) {
         return KVT_ENOMEM;
     t->max_pages = g->max_pages + page_slack(g);
     t->disk_limit = g->disk_bytes;
+    t->sequence = UINT64_C(1) << 32;
     t->pages = calloc(t->max_pages, sizeof *t->pages);
     t->host_generations = calloc(g->max_host_frames, sizeof *t->host_generations);
     t->host_page = calloc(g->max_host_frames, sizeof *t->host_page);

@@ -319,6 +319,10 @@ static int take_done(disk *d, const disk_message *head, const uint8_t *rest, siz
     count_items(d, r);
     if (done.lost_all) {
         d->stats.moved_aside++;
+        disk_log(d, 1,
+                 "%s: the disk tier's file has no room left to delete from it (a damaged list of "
+                 "free pages takes it up); starting with an empty one",
+                 d->options.dir);
         lost_all(d);
     }
     d->options.done(d->options.context, r);

@@ -1,0 +1,81 @@
+/*
+ * lost.c - the disk's file goes while pages stand in the arena and in the host tier, many of them
+ * behind pages that were on disk alone, or are in the arena alone. What is left goes down again,
+ * though the host tier is full of pages that cannot be written before those in front of them.
+ *
+ * Argument: how many times (8).
+ */
+#include "tests/e2e/e2e.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+enum { PATHS = 8, MORE_PATHS = 4, PATH_TOKENS = 480, SHARED_TOKENS = 64 };
+
+static void path(uint32_t p, uint32_t *tokens) {
+    for (uint32_t i = 0; i < PATH_TOKENS; i++)
+        tokens[i] = i < SHARED_TOKENS ? i : p * 1000 + i;
+}
+
+static void ask(e2e_worker *w, uint32_t p, size_t n_tokens) {
+    uint32_t tokens[E2E_MAX_TOKENS];
+    kvt_lease *lease;
+    path(p, tokens);
+    CHECK_EQ(kvt_acquire(w->client, tokens, n_tokens, KVT_CLAIM, &lease), KVT_OK);
+    kvt_status status = e2e_read(w, lease, tokens);
+    if (status == KVT_OK)
+        status = e2e_fill(w, lease, tokens, SIZE_MAX);
+    CHECK_MSG(status == KVT_OK || status == KVT_EFULL, "%s: %s", kvt_status_name(status),
+              kvt_last_error());
+    CHECK_EQ(kvt_release(lease), KVT_OK);
+}
+
+/* The disk's process is the daemon's only child. */
+static pid_t helper_of(const e2e_daemon *d) {
+    char name[64], line[64] = "";
+    snprintf(name, sizeof name, "/proc/%d/task/%d/children", d->pid, d->pid);
+    FILE *file = fopen(name, "re");
+    CHECK(file && fgets(line, sizeof line, file));
+    fclose(file);
+    return atoi(line);
+}
+
+static void lose(const e2e_daemon *d, const e2e_disk *disk, uint64_t n_before) {
+    char name[128];
+    snprintf(name, sizeof name, "%s/data.mdb", disk->folder);
+    CHECK_EQ(unlink(name), 0);
+    CHECK_EQ(kill(helper_of(d), SIGKILL), 0);
+    e2e_await(d, "moved_aside", n_before + 1);
+}
+
+static void all_down(e2e_worker *w) {
+    kvt_spill_info spill;
+    CHECK_EQ(kvt_spill(w->client, 10000, &spill), KVT_OK);
+    CHECK_MSG(spill.dirty_pages == 0 && spill.disk_pages > 0, "%llu are not on disk, %llu are",
+              (unsigned long long)spill.dirty_pages, (unsigned long long)spill.disk_pages);
+}
+
+int main(int argc, char **argv) {
+    uint64_t rounds = argc > 1 ? strtoull(argv[1], NULL, 10) : 8;
+    e2e_daemon d = {0};
+    e2e_worker w;
+    e2e_disk disk;
+    e2e_disk_make(&disk);
+    /* Room for some 226 pages, and 56; there are 212, 238, 264, 290. */
+    const char *settings[] = {"arena=2MiB", "host=512KiB",    disk.setting,
+                              "disk=64MiB", "max_pages=2000", NULL};
+    e2e_start(&d, settings);
+    e2e_worker_open(&w, &d, 1, 30000);
+    for (uint64_t round = 0; round < rounds; round++) {
+        for (uint32_t p = 0; p < PATHS + round % MORE_PATHS; p++)
+            ask(&w, p, PATH_TOKENS);
+        all_down(&w);
+        lose(&d, &disk, round);
+        all_down(&w);
+    }
+    CHECK_EQ(w.wrong_bytes, 0);
+    e2e_worker_close(&w);
+    e2e_finish(&d);
+    e2e_disk_remove(&disk);
+    return 0;
+}
