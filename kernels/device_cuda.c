@@ -147,7 +147,11 @@ static void look_for_stuck(device_cuda *d) {
 /* Until the GPU has done all that the mover was given. */
 static cudaError_t wait_for(mover *m) {
     cudaError_t error = cudaEventRecord(m->done, m->stream);
-    return error == cudaSuccess ? cudaEventSynchronize(m->done) : error;
+    if (error == cudaSuccess)
+        error = cudaEventSynchronize(m->done);
+    if (error != cudaSuccess) /* all the same: its memory goes to the next call */
+        cudaStreamSynchronize(m->stream);
+    return error;
 }
 
 /* Waits, failed or not: the next call gets the mover's memory. */

@@ -483,6 +483,9 @@ static void test_move(kvt_device *d, uint64_t apart) {
     uint8_t *host = aligned_alloc(4096, 1 << 22), *sent = random_bytes(N * MOST);
     for (uint32_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
         char why[100] = "";
+        const char *sanitize = getenv("KVT_SANITIZE");
+        if (sanitize && strcmp(sanitize, "thread") == 0 && sizes[s] == 65536)
+            continue; /* there a grid has 4,096 threads at most */
         for (uint32_t i = 0; i < N; i++)
             runs[i] = (kvt_device_run){(uint64_t)(i / 2) * MOST + i % 2 * apart + 64,
                                        host + (size_t)i * MOST, sizes[s]};
