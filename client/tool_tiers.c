@@ -94,6 +94,9 @@ static void print_use(const cJSON *disk) {
     printf(", at most %s\n", tool_size(member(disk, "budget_bytes")));
     printf("free      %s in the file, used again before it grows\n",
            tool_size(size > used ? size - used : 0));
+    if (member(disk, "aside_bytes") > 0)
+        printf("aside     %s in disk_dir/aside, of files that could not be used\n",
+               tool_size(member(disk, "aside_bytes")));
     if (member(disk, "full") > 0)
         printf("refused   %s writes since the daemon's start, for want of room\n",
                tool_number(member(disk, "full")));

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -224,6 +225,7 @@ static void take_usage(disk *d, const tier_usage *u) {
     d->stats.bytes = u->used_bytes;
     d->stats.file_bytes = u->file_bytes;
     d->stats.map_bytes = u->map_bytes;
+    d->stats.aside_bytes = u->aside_bytes;
     d->stats.page_bytes = u->page_bytes;
     d->stats.stored_bytes = u->stored_bytes;
     d->stats.corrupt = d->before.corrupt + u->corrupt;
@@ -235,6 +237,25 @@ static void lost_all(disk *d) {
     d->stats.records = d->stats.page_bytes = d->stats.stored_bytes = 0;
     if (d->options.lost_all)
         d->options.lost_all(d->options.context);
+}
+
+/* What became of a file that cannot be used, and of what lay aside. */
+static void log_found(disk *d, tier_found found, const tier_usage *u) {
+    const char *to = tier_aside_name(found);
+    char fate[256] = "";
+    if (to && u->aside_bytes > 0)
+        snprintf(fate, sizeof fate,
+                 "; %s is %s/%s, whose %llu KiB count in \"disk\" until it is deleted",
+                 found == TIER_FOUND_BROKEN ? "the first MiB of it" : "it", d->options.dir, to,
+                 (unsigned long long)u->aside_bytes >> 10);
+    else if (found != TIER_FOUND_NONE)
+        snprintf(fate, sizeof fate, "; it was deleted%s",
+                 to && u->aside_removed_bytes > 0
+                     ? ", since kept aside it would take more than a quarter of \"disk\""
+                     : "");
+    disk_log(d, 1, "%s: the disk tier's file could not be used (%s); starting with an empty one%s",
+             d->options.dir,
+             found == TIER_FOUND_NONE ? "somebody has removed it" : tier_found_name(found), fate);
 }
 
 static int take_hello(disk *d, const uint8_t *rest, size_t n) {
@@ -260,11 +281,10 @@ static int take_hello(disk *d, const uint8_t *rest, size_t n) {
     /* Only at the first start no file was to be there. */
     if (!as_it_was && (hello.found != TIER_FOUND_NONE || !d->opening_first)) {
         d->stats.moved_aside++;
-        disk_log(d, 1,
-                 "%s: the disk tier's file could not be used (%s); starting with an empty one",
-                 d->options.dir,
-                 hello.found == TIER_FOUND_NONE ? "somebody has removed it"
-                                                : tier_found_name((tier_found)hello.found));
+        log_found(d, (tier_found)hello.found, &hello.usage);
+    } else if (hello.usage.aside_removed_bytes > 0) {
+        disk_log(d, 2, "%s/aside: deleted, %llu KiB, for which \"disk\" has no room",
+                 d->options.dir, (unsigned long long)hello.usage.aside_removed_bytes >> 10);
     }
     if (!as_it_was && !d->opening_first)
         lost_all(d);

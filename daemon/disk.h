@@ -167,9 +167,10 @@ uint32_t disk_under_way(const disk *d);
 typedef struct disk_stats {
     /* now; as the helper last said */
     uint64_t records;
-    uint64_t bytes;      /* used of the map; counts what free room cannot be used for now */
-    uint64_t file_bytes; /* of data.mdb */
-    uint64_t map_bytes;  /* what `bytes` may rise to */
+    uint64_t bytes;       /* used of the map; counts what free room cannot be used for now */
+    uint64_t file_bytes;  /* of data.mdb */
+    uint64_t map_bytes;   /* what `bytes` may rise to */
+    uint64_t aside_bytes; /* of files that could not be used, in aside/ */
     uint64_t budget_bytes;
     uint64_t page_bytes;   /* of the pages as the arena has them */
     uint64_t stored_bytes; /* of the same in the file */

@@ -165,6 +165,7 @@ static void put_disk(json_writer *w, const disk_stats *stats) {
     json_put_u64(w, "records", stats->records);
     json_put_u64(w, "file_used_bytes", stats->bytes);
     json_put_u64(w, "file_bytes", stats->file_bytes);
+    json_put_u64(w, "aside_bytes", stats->aside_bytes);
     json_put_u64(w, "budget_bytes", stats->budget_bytes);
     json_put_u64(w, "page_bytes", stats->page_bytes);
     json_put_u64(w, "stored_bytes", stats->stored_bytes);

@@ -10,7 +10,10 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { OTHER_FILES_BYTES = 64 << 10 /* lock, stamp, the directory itself */ };
+enum {
+    OTHER_FILES_BYTES = 64 << 10, /* lock, stamp, the directory itself */
+    ASIDE_SHARE = 4,              /* of the budget a quarter, at most, for what lies aside */
+};
 
 const char *tier_found_name(tier_found found) {
     static const char *const names[] = {
@@ -70,15 +73,37 @@ static uint64_t between(uint64_t n, uint64_t least, uint64_t most) {
     return n < least ? least : n > most ? most : n;
 }
 
-static void plan(tier *t, uint64_t budget_bytes, uint64_t *ret_ballast_bytes) {
+static uint64_t ballast_of(uint64_t budget_bytes) {
+    return between(budget_bytes / 64, 128 << 10, 1 << 20);
+}
+
+static void plan(tier *t, uint64_t aside_bytes) {
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-    uint64_t ballast = between(budget_bytes / 64, 128 << 10, 1 << 20);
-    uint64_t reserve = between(budget_bytes / 16, 256 << 10, 4 << 20);
-    t->budget_bytes = budget_bytes;
-    t->map_bytes = (budget_bytes - ballast - OTHER_FILES_BYTES) / page * page;
+    uint64_t reserve = between(t->budget_bytes / 16, 256 << 10, 4 << 20);
+    uint64_t others = ballast_of(t->budget_bytes) + OTHER_FILES_BYTES + aside_bytes;
+    t->map_bytes = (t->budget_bytes - others) / page * page;
     t->reserve_bytes = reserve / page * page;
     t->limit_bytes = t->map_bytes - t->reserve_bytes;
-    *ret_ballast_bytes = ballast;
+    t->counts.aside_bytes = aside_bytes;
+}
+
+/* What lies aside never costs the file what it holds. */
+static void plan_beside(tier *t) {
+    uint64_t bytes = tier_files_aside_bytes(&t->files);
+    int fits = bytes <= t->budget_bytes / ASIDE_SHARE;
+    if (fits)
+        plan(t, bytes);
+    if (fits && tier_files_data_bytes(&t->files) <= t->map_bytes)
+        return;
+    tier_files_drop_aside(&t->files);
+    t->counts.aside_removed_bytes += bytes;
+    plan(t, 0);
+}
+
+static kvt_status move_aside(tier *t, tier_found found) {
+    kvt_status status = tier_files_aside(&t->files, found);
+    plan_beside(t);
+    return status;
 }
 
 /* A copy that lost its end, or a file that was cut: reading there would be a SIGBUS. What is
@@ -138,10 +163,11 @@ static tier_found judge(const tier *t, uint32_t flags) {
 
 static kvt_status open_found(tier *t, uint32_t flags, char *why, size_t why_bytes) {
     kvt_status status = KVT_OK;
+    plan_beside(t);
     tier_found found = judge(t, flags);
     int used = found == TIER_FOUND_CLEAN || found == TIER_FOUND_KILLED;
     if (!used)
-        status = tier_files_aside(&t->files, found);
+        status = move_aside(t, found);
     if (status == KVT_OK)
         status = tier_files_stamp(&t->files, 0);
     if (status == KVT_EFULL) {
@@ -154,7 +180,7 @@ static kvt_status open_found(tier *t, uint32_t flags, char *why, size_t why_byte
     status = file_open(t, (flags & TIER_CHECK) != 0, why, why_bytes);
     if (used && (status == KVT_ECORRUPT || status == KVT_EVERSION)) {
         found = status == KVT_EVERSION ? TIER_FOUND_VERSION : TIER_FOUND_BROKEN;
-        status = tier_files_aside(&t->files, found);
+        status = move_aside(t, found);
         if (status == KVT_OK)
             status = file_open(t, 0, why, why_bytes);
     }
@@ -163,7 +189,6 @@ static kvt_status open_found(tier *t, uint32_t flags, char *why, size_t why_byte
 }
 
 kvt_status tier_open(const tier_options *options, char *why, size_t why_bytes, tier **ret_tier) {
-    uint64_t ballast_bytes;
     if (options->budget_bytes < TIER_MIN_BUDGET_BYTES)
         return kvt_say(why, why_bytes, KVT_EINVAL, "a disk tier needs at least %llu bytes",
                        (unsigned long long)TIER_MIN_BUDGET_BYTES);
@@ -171,12 +196,12 @@ kvt_status tier_open(const tier_options *options, char *why, size_t why_bytes, t
     if (!t)
         return kvt_say(why, why_bytes, KVT_ENOMEM, "out of memory");
     t->files.dir = t->files.lock = -1;
-    plan(t, options->budget_bytes, &ballast_bytes);
+    t->budget_bytes = options->budget_bytes;
     kvt_status status = tier_packer_open(&t->packer);
     if (status != KVT_OK)
         kvt_say(why, why_bytes, status, "out of memory");
     if (status == KVT_OK)
-        status = tier_files_open(options, ballast_bytes, why, why_bytes, &t->files);
+        status = tier_files_open(options, ballast_of(t->budget_bytes), why, why_bytes, &t->files);
     if (status == KVT_OK)
         status = open_found(t, options->flags, why, why_bytes);
     if (status != KVT_OK) {

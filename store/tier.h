@@ -9,7 +9,8 @@
  *     dir/lock        flock: one process at a time
  *     dir/stamp       format version, boot id of the system, closed in order or not
  *     dir/ballast     room that deleting may take when the disk is full
- *     dir/aside/      what was moved aside (the last one of each kind)
+ *     dir/aside/      what was moved aside (the last one of each kind): counts in the budget, and
+ *                     goes where it takes more than a quarter of it, or room that the file has
  *
  * Identity. A record's key is a hash, so every record has a serial number too, never used twice in
  * one file, and names the serial of the record in front of it. A record is what was asked for only
@@ -53,6 +54,8 @@ typedef enum tier_found {
     TIER_FOUND_LARGER,   /* larger than the budget is now: thrown away */
 } tier_found;
 const char *tier_found_name(tier_found found);
+/* Where such a file is moved, in the directory; NULL: it is removed. */
+const char *tier_aside_name(tier_found found);
 
 enum {
     TIER_CHECK = 1 << 0,   /* the last process died of the file: walk it before it is used */
@@ -61,7 +64,7 @@ enum {
 
 typedef struct tier_options {
     const char *dir;       /* made if it is not there; mode 0700 */
-    uint64_t budget_bytes; /* of all files but aside/; hard */
+    uint64_t budget_bytes; /* of all files; hard */
     const char *boot_id;   /* of the system; "" = not known: only a file closed in order is used */
     uint32_t lock_wait_ms; /* another process may be about to let go */
     uint32_t flags;
@@ -186,16 +189,18 @@ typedef struct tier_usage {
     uint64_t page_bytes;   /* of the pages as the arena has them */
     uint64_t stored_bytes; /* of their values */
     uint64_t budget_bytes;
-    uint64_t map_bytes;  /* what records may take: less where the disk is smaller */
-    uint64_t used_bytes; /* of the map */
-    uint64_t free_bytes; /* the rest of it: beyond the file's end, and free in it */
-    uint64_t file_bytes; /* of data.mdb */
+    uint64_t map_bytes;   /* what records may take: less where the disk is smaller */
+    uint64_t used_bytes;  /* of the map */
+    uint64_t free_bytes;  /* the rest of it: beyond the file's end, and free in it */
+    uint64_t file_bytes;  /* of data.mdb */
+    uint64_t aside_bytes; /* of the files in aside/ */
     uint32_t realms;
     /* since open */
     uint64_t puts, gets, dels;
-    uint64_t corrupt; /* dropped */
-    uint64_t foreign; /* another page's under the key that was asked for */
-    uint64_t orphans; /* dropped */
+    uint64_t corrupt;             /* dropped */
+    uint64_t foreign;             /* another page's under the key that was asked for */
+    uint64_t orphans;             /* dropped */
+    uint64_t aside_removed_bytes; /* of files in aside/ that did not fit */
     tier_found found;
 } tier_usage;
 /* Walks the list of free pages: some microseconds for each thousand. Sees whether data.mdb has been

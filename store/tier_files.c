@@ -149,10 +149,32 @@ static void cut(int dir, const char *name) {
     close(fd);
 }
 
+const char *tier_aside_name(tier_found found) {
+    return found == TIER_FOUND_VERSION  ? "aside/other-version.mdb"
+           : found == TIER_FOUND_BROKEN ? "aside/broken.mdb"
+                                        : NULL;
+}
+
+static const tier_found aside_kinds[] = {TIER_FOUND_VERSION, TIER_FOUND_BROKEN};
+enum { N_ASIDE_KINDS = sizeof aside_kinds / sizeof aside_kinds[0] };
+
+uint64_t tier_files_aside_bytes(const tier_files *f) {
+    uint64_t bytes = 0;
+    struct stat st;
+    for (int i = 0; i < N_ASIDE_KINDS; i++)
+        if (fstatat(f->dir, tier_aside_name(aside_kinds[i]), &st, AT_SYMLINK_NOFOLLOW) == 0)
+            bytes += (uint64_t)st.st_size;
+    return bytes;
+}
+
+void tier_files_drop_aside(const tier_files *f) {
+    for (int i = 0; i < N_ASIDE_KINDS; i++)
+        unlinkat(f->dir, tier_aside_name(aside_kinds[i]), 0);
+    unlinkat(f->dir, "aside", AT_REMOVEDIR);
+}
+
 kvt_status tier_files_aside(const tier_files *f, tier_found kind) {
-    const char *to = kind == TIER_FOUND_VERSION  ? "aside/other-version.mdb"
-                     : kind == TIER_FOUND_BROKEN ? "aside/broken.mdb"
-                                                 : NULL;
+    const char *to = tier_aside_name(kind);
     if (!to)
         return unlinkat(f->dir, TIER_DATA_NAME, 0) == 0 || errno == ENOENT ? KVT_OK
                                                                            : status_of(errno);

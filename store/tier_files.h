@@ -35,6 +35,9 @@ kvt_status tier_files_stamp(const tier_files *f, int clean);
  * kept, to be looked at, since it would count twice against the disk. One that is merely too large,
  * or of a system that crashed, is removed. */
 kvt_status tier_files_aside(const tier_files *f, tier_found kind);
+/* Sizes of all that was ever moved there, and its removal. */
+uint64_t tier_files_aside_bytes(const tier_files *f);
+void tier_files_drop_aside(const tier_files *f);
 
 /* Size of data.mdb; 0 if there is none. */
 uint64_t tier_files_data_bytes(const tier_files *f);

@@ -266,6 +266,34 @@ static void test_smaller_budget(void) {
     kit_remove(dir);
 }
 
+/* What is moved aside counts in the budget; what does not fit goes, at once or at a later start. */
+static void test_aside_counts(void) {
+    uint64_t random = seed;
+    tier_usage u;
+    const char *dir = kit_dir("aside");
+    const uint64_t budget = 16 << 20;
+    tier_close(filled(dir, 150, &random)); /* about 3 MB */
+    write_stamp(dir, "kvtrunk-disk-tier 2 closed boot-1\n");
+    tier *t = open_at(dir, budget, 0, TIER_FOUND_VERSION);
+    CHECK_EQ(tier_use(t, &u), KVT_OK);
+    CHECK(u.aside_bytes > 2 << 20 && u.aside_bytes <= budget / 4 && u.aside_removed_bytes == 0);
+    CHECK(u.map_bytes + u.aside_bytes < budget);
+    tier_close(t);
+    t = open_at(dir, 8 << 20, 0, TIER_FOUND_CLEAN); /* more than a quarter of this one */
+    CHECK_EQ(tier_use(t, &u), KVT_OK);
+    CHECK(u.aside_bytes == 0 && u.aside_removed_bytes > 2 << 20 && !exists(dir, "aside"));
+    tier_close(t);
+    kit_remove(dir);
+    dir = kit_dir("aside-large");
+    tier_close(filled(dir, 300, &random)); /* about 6 MB */
+    write_stamp(dir, "kvtrunk-disk-tier 2 closed boot-1\n");
+    t = open_at(dir, budget, 0, TIER_FOUND_VERSION);
+    CHECK_EQ(tier_use(t, &u), KVT_OK);
+    CHECK(u.aside_bytes == 0 && u.aside_removed_bytes > 4 << 20 && !exists(dir, "aside"));
+    tier_close(t);
+    kit_remove(dir);
+}
+
 static void test_refusals(void) {
     char why[256] = "";
     tier *t, *other;
@@ -676,6 +704,7 @@ int main(int argc, char **argv) {
     test_refusals();
     test_stamps();
     test_smaller_budget();
+    test_aside_counts();
     test_collisions();
     test_foreign();
     test_orphans();
