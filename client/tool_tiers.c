@@ -27,6 +27,22 @@ static int begin(const tool_command *self, int argc, char **argv, const char *na
     return code == TOOL_OK ? tool_connect(socket, name, ret_client) : code;
 }
 
+static uint64_t member(const cJSON *in, const char *name) {
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(in, name);
+    return cJSON_IsNumber(item) ? (uint64_t)item->valuedouble : 0;
+}
+
+static void print_never(kvt_client *client) {
+    char *text = NULL;
+    cJSON *root = kvt_status_json(client, &text) == KVT_OK ? cJSON_Parse(text) : NULL;
+    uint64_t n = member(cJSON_GetObjectItemCaseSensitive(root, "counts"), "pages_never");
+    if (n > 0)
+        printf("%s of them never will be: see pages_never in kvtrunk(1), and the daemon's log\n",
+               tool_number(n));
+    cJSON_Delete(root);
+    kvt_free(text);
+}
+
 static int run_spill(const tool_command *self, int argc, char **argv) {
     kvt_client *client = NULL;
     kvt_spill_info info;
@@ -43,6 +59,8 @@ static int run_spill(const tool_command *self, int argc, char **argv) {
     } else {
         printf("%s pages are on disk", tool_number(info.disk_pages));
         printf(info.dirty_pages ? ", %s are not yet\n" : "\n", tool_number(info.dirty_pages));
+        if (info.dirty_pages)
+            print_never(client);
     }
     if (status == KVT_OK && info.dirty_pages)
         code = TOOL_FAILED;
@@ -72,11 +90,6 @@ static int run_verify(const tool_command *self, int argc, char **argv) {
         code = TOOL_FAILED;
     kvt_close(client);
     return code;
-}
-
-static uint64_t member(const cJSON *disk, const char *name) {
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(disk, name);
-    return cJSON_IsNumber(item) ? (uint64_t)item->valuedouble : 0;
 }
 
 static void print_use(const cJSON *disk) {

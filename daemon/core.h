@@ -176,6 +176,9 @@ typedef struct core_env {
     void (*watch)(void *context, uint32_t session, core_peer peer);
     void (*unwatch)(void *context, uint32_t session);
 
+    /* A line that whoever runs the daemon is to read. May be NULL. */
+    void (*warn)(void *context, const char *line);
+
     /* May be NULL. Must not call back into the core from within. */
     void (*event)(void *context, const core_event *event);
 
@@ -379,6 +382,7 @@ typedef struct core_counts {
     uint64_t pages_viewed; /* that views name: they stay in the arena */
     uint64_t pages_device, pages_host, pages_disk; /* copies of sealed pages in each tier */
     uint64_t pages_dirty; /* wait for being copied to a lower tier that there is */
+    uint64_t pages_never; /* of these, what will never be on disk */
     uint64_t host_bytes, host_used_bytes;
     uint64_t disk_bytes, disk_used_bytes;
 } core_counts;

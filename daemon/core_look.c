@@ -51,6 +51,7 @@ void core_count(const core *c, core_counts *ret_counts) {
         n.pages_disk = t->n_disk;
         n.pages_dirty = arenas_dirty(c);
         n.pages_dirty += c->config.disk_bytes ? order_count(t->host_dirty) : 0;
+        n.pages_never = c->config.disk_bytes ? dirty_never(c) : 0;
         n.host_bytes = places.arena_bytes;
         n.host_used_bytes = places.used_bytes;
         n.disk_bytes = c->config.disk_bytes;

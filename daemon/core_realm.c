@@ -108,6 +108,32 @@ static kvt_status realm_check(core *c, const realm *r, char *why, size_t why_byt
     return KVT_OK;
 }
 
+/* Serving goes on without the tiers below; but nothing else would tell why they stay empty. A
+ * client that registers realm after realm does not fill the log. */
+static void realm_fits_host(core *c, const realm *r) {
+    enum { MAX_WARNINGS = 64 };
+    uint64_t page_bytes = 0, host_bytes = c->config.host_bytes, batch = TIER_BATCH;
+    char line[768];
+    for (uint32_t group = 0; group < r->n_groups; group++) {
+        uint64_t bytes = kvt_page_bytes(&r->shapes[group], r->page_tokens);
+        page_bytes = bytes > page_bytes ? bytes : page_bytes;
+    }
+    if (!c->tiers || !c->env.warn || c->n_host_warnings == MAX_WARNINGS ||
+        page_bytes * batch <= host_bytes || (!c->config.disk_bytes && page_bytes <= host_bytes))
+        return;
+    c->n_host_warnings++;
+    const char *what = page_bytes > host_bytes
+                           ? "no such page is ever copied out of the arena, or written to disk"
+                           : "pages go to disk and come back a few at a time, and wait for it";
+    snprintf(line, sizeof line,
+             "realm %u (model %s): a page takes %llu bytes, \"host\" has %llu: %s; set \"host\" to "
+             "at least %llu KiB, room for %llu pages",
+             r->number, r->names.model, (unsigned long long)page_bytes,
+             (unsigned long long)host_bytes, what,
+             (unsigned long long)((page_bytes * batch + 1023) >> 10), (unsigned long long)batch);
+    c->env.warn(c->env.context, line);
+}
+
 static kvt_status realm_new(core *c, const kvt_realm_req *req, char *why, size_t why_bytes,
                             realm **ret_realm) {
     realm *r = realm_place(c);
@@ -138,6 +164,7 @@ static kvt_status realm_new(core *c, const kvt_realm_req *req, char *why, size_t
     memset(r->arenas, 0, sizeof r->arenas);
     c->realm_of_root[r->root - c->config.max_pages] = r->number;
     c->n_realms++;
+    realm_fits_host(c, r);
     *ret_realm = r;
     return KVT_OK;
 }

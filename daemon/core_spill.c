@@ -139,6 +139,10 @@ static void down_add(core *c, core_job *job, const arena_books *a) {
             break;
         if (goes_first(c, a->dirty, unwritten_before(c, page)))
             continue;
+        if (t->pages[index].bytes > c->config.host_bytes) { /* realm_fits_host has said so */
+            tier_never(c, page);
+            continue;
+        }
         if (room_host(c, t->pages[index].bytes, key_of(c, page), &frame) != KVT_OK)
             break;
         /* Making room may have taken this very page. */
@@ -495,11 +499,30 @@ static int nothing_moves_down(const tiers *t) {
     return !t->down_busy && !t->write_busy && !t->erase_busy && t->n_erase == 0;
 }
 
+/* Those that never go down are last, and nobody waits for them. */
+static int arenas_wait(const core *c) {
+    uint64_t key;
+    for (uint32_t i = 0; i < c->config.n_arenas; i++) {
+        uint32_t index = order_first(c->arenas[i].dirty, &key);
+        if (index != ORDER_NONE && !(c->tiers->pages[index].flags & TIER_NO_DISK))
+            return 1;
+    }
+    return 0;
+}
+
+uint32_t dirty_never(const core *c) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < c->config.n_arenas; i++)
+        for (uint32_t k = 0; k < order_count(c->arenas[i].dirty); k++)
+            n += (c->tiers->pages[order_at(c->arenas[i].dirty, k)].flags & TIER_NO_DISK) != 0;
+    return n;
+}
+
 int spill_is_over(const core *c) {
     const tiers *t = c->tiers;
     if (!t || !c->config.disk_bytes || !t->disk_up)
         return 1;
-    return nothing_moves_down(t) && arenas_dirty(c) == 0 && order_count(t->host_dirty) == 0;
+    return nothing_moves_down(t) && !arenas_wait(c) && order_count(t->host_dirty) == 0;
 }
 
 int spill_is_stuck(const core *c) {

@@ -364,18 +364,19 @@ struct core {
     uint32_t max_waiters, free_waiter, first_waiter, last_waiter, n_waiters;
     int wake; /* something that a waiter may wait for has happened */
 
-    view_page *view_pages;   /* [max_pages] */
-    uint32_t n_view_pages;   /* in use */
-    uint32_t end_view_page;  /* from here on none has ever been used */
-    uint32_t free_view_page; /* index + 1 */
-    uint32_t *viewed;        /* [page table]: views that name the page */
-    uint32_t n_views;        /* leases */
-    uint32_t n_viewed;       /* pages that some view names */
-    uint64_t *rows;          /* scratch: a set of rows of a path */
-    kvt_wire_run *runs;      /* scratch [KVT_WIRE_MAX_RUNS] */
-    uint16_t *importance;    /* [max_pages][page_tokens], by node - 1 and row: core_importance.c */
-    uint8_t *is_important;   /* [max_pages + 1], by node: some row's is over 0 */
-    uint32_t n_important;    /* such nodes */
+    view_page *view_pages;    /* [max_pages] */
+    uint32_t n_view_pages;    /* in use */
+    uint32_t end_view_page;   /* from here on none has ever been used */
+    uint32_t free_view_page;  /* index + 1 */
+    uint32_t *viewed;         /* [page table]: views that name the page */
+    uint32_t n_views;         /* leases */
+    uint32_t n_viewed;        /* pages that some view names */
+    uint32_t n_host_warnings; /* of realms whose pages are large for the host tier */
+    uint64_t *rows;           /* scratch: a set of rows of a path */
+    kvt_wire_run *runs;       /* scratch [KVT_WIRE_MAX_RUNS] */
+    uint16_t *importance;     /* [max_pages][page_tokens], by node - 1 and row: core_importance.c */
+    uint8_t *is_important;    /* [max_pages + 1], by node: some row's is over 0 */
+    uint32_t n_important;     /* such nodes */
     uint16_t *path_importance; /* scratch: of a path's rows */
 
     pin *pins; /* [max_pins] */
@@ -739,6 +740,7 @@ int room_device(core *c, uint32_t arena);        /* one frame of it is free; 0: 
 int room_device_page(core *c, page_handle page); /* that of this page */
 /* A host frame, for a page of this key. */
 kvt_status room_host(core *c, uint64_t bytes, uint64_t for_key, uint32_t *ret_frame);
+void tier_never(core *c, page_handle page);
 uint64_t tier_charge(const tier_page *at); /* what its record takes of the disk's budget */
 /* For the record of a page of this key. 0: not now, but perhaps when records are erased;
  * disk_stuck: not even then. */
@@ -755,6 +757,7 @@ void tier_job_submit(core *c, core_job *job);
 void tier_job_free(core *c, core_job *job);
 void record_of(core *c, page_handle page, core_record *ret_record);
 int spill_is_over(const core *c);
+uint32_t dirty_never(const core *c); /* of what is dirty in the arenas */
 /* Nothing is under way, since the disk is full: it may have room again when it is asked the next
  * time. */
 int spill_is_stuck(const core *c);

@@ -241,9 +241,8 @@ static order *host_order(const core *c, const page_entry *entry, const tier_page
  * come first, and those that never will be come last; where there is no disk, only the coldest are
  * to be copied. */
 static uint64_t dirty_key(core *c, const page_entry *entry, uint32_t index) {
-    if (!c->config.disk_bytes)
-        return tree_key(c, entry);
-    return ++c->tiers->sequence + (c->tiers->pages[index].flags & TIER_NO_DISK ? KEY_HALF : 0);
+    uint64_t last = c->tiers->pages[index].flags & TIER_NO_DISK ? KEY_HALF : 0;
+    return (c->config.disk_bytes ? ++c->tiers->sequence : tree_key(c, entry)) + last;
 }
 
 static void list_in_arena(core *c, order *in, const page_entry *entry, uint32_t index) {
@@ -369,12 +368,19 @@ static void push_erase(tiers *t, const tier_page *at, uint64_t bytes) {
     KVT_ASSERT(has_place);
 }
 
+/* It goes no further down, and behind all that does. */
+void tier_never(core *c, page_handle page) {
+    tier_set_flags(c, page, TIER_NO_DISK, 0);
+    leave_arenas(c, (uint32_t)page);
+    tier_placed(c, page);
+}
+
 static void withdraw_page(core *c, page_handle page) {
     tiers *t = c->tiers;
     tier_page *at = tier_of(c, page);
     if (!(at->flags & TIER_KNOWN))
         return;
-    at->flags |= TIER_NO_DISK;
+    tier_never(c, page);
     int other = page_get(c->pages, page)->frame != PAGE_NO_FRAME || at->host_frame != PAGE_NO_FRAME;
     if (other && at->flags & (TIER_ON_DISK | TIER_STALE_RECORD)) {
         /* One that is being written anew takes no more than that, which stays counted. */

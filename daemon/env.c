@@ -1,5 +1,6 @@
 /* env.c - what the core needs from outside, as the real world gives it. */
 #include "client/assert.h"
+#include "daemon/log.h"
 #include "daemon/shell.h"
 
 #include <errno.h>
@@ -73,6 +74,14 @@ static size_t env_report(void *context, const core *c, kvt_op op, uint32_t lines
     return report_status(&t->facts, c, shell_now_ms(NULL), to, room);
 }
 
+static void env_warn(void *context, const char *line) {
+    const tenant *t = context;
+    if (t->shell->n_tenants > 1)
+        log_write(LOG_WARNING, "tenant %s: %s", t->values->tenant, line);
+    else
+        log_write(LOG_WARNING, "%s", line);
+}
+
 core_env tenant_env(tenant *t) {
     return (core_env){.context = t,
                       .now_ms = shell_now_ms,
@@ -82,6 +91,7 @@ core_env tenant_env(tenant *t) {
                       .cut = env_cut,
                       .watch = env_watch,
                       .unwatch = env_unwatch,
+                      .warn = env_warn,
                       .event = tell_event,
                       .report = env_report};
 }

@@ -81,6 +81,7 @@
     X(pages_host)                                                                                  \
     X(pages_disk)                                                                                  \
     X(pages_dirty)                                                                                 \
+    X(pages_never)                                                                                 \
     X(host_bytes)                                                                                  \
     X(host_used_bytes)                                                                             \
     X(disk_bytes)                                                                                  \

@@ -577,6 +577,30 @@ def case_sockets_do_not_close(folder):
     d.finish()
 
 
+def case_host_too_small(folder):
+    """Pages that cannot go through the host tier: said, and nobody waits for them."""
+    trace = os.path.join(folder, "one.pct")
+    with open(trace, "w", encoding="ascii") as file:
+        file.write("# PCT1 block_tokens=512 requests=4 source=made\n")
+        file.write("".join(f"{i} 1536 1 - 0+1,{1 + 2 * i}+2\n" for i in range(4)))
+    d = Daemon(folder, "--set", "arena=64MiB", "--set", "host=64KiB", "--set",
+               "disk_dir=" + os.path.join(folder, "disk"), "--set", "audit=true")
+    tool = os.path.join(BUILD, "client", "kvtrunk")
+    ran = subprocess.run([tool, "replay", trace, "--connect", d.path, "--layers", "8", "--head-dim",
+                          "64"], capture_output=True, text=True, timeout=HANG_S, check=False)
+    check(ran.returncode == 0, ran.stdout, ran.stderr)
+    n_pages = d.status()["counts"]["pages_dirty"]
+    check(n_pages > 0, d.status()["counts"])
+    # It is back long before it would give up.
+    ran = subprocess.run([tool, "spill", "--wait", "3600000", "--socket", d.path],
+                         capture_output=True, text=True, timeout=HANG_S, check=False)
+    check(f"{n_pages} of them never will be" in ran.stdout, ran.stdout, ran.stderr)
+    check(d.status()["counts"]["pages_never"] == n_pages, d.status()["counts"])
+    check(d.log().count("no such page is ever copied out of the arena") == 1, d.log())
+    check('set "host" to at least' in d.log(), d.log())
+    d.finish()
+
+
 def main():
     cases = {name[5:]: run for name, run in globals().items() if name.startswith("case_")}
     for name in sys.argv[1:] or cases:
