@@ -444,7 +444,7 @@ static int is_full(const cooling *k) {
 static int next_page(core *c, const shortage *s, core_job **read) {
     cooling *k = c->cooling;
     uint64_t key;
-    uint32_t index = order_coldest(c, k->warm, page_key);
+    uint32_t index = order_coldest(c, k->warm, page_key, NULL);
     if (index == ORDER_NONE || order_first(k->warm, &key) != index || key > key_now(c))
         return 0;
     page_handle page = page_at(c->pages, index);

@@ -54,17 +54,16 @@ int evict_coldest(core *c) {
 /* The node of a dirty page whose frame would be free without it, or RADIX_NONE. */
 static radix_node dirty_node(const core *c, const order *dirty, uint32_t i) {
     page_handle page = page_at(c->pages, order_at(dirty, i));
-    radix_node node = page_get(c->pages, page)->node;
-    return radix_is_busy(c->tree, node) || page_is_viewed(c, page) ? RADIX_NONE : node;
+    return page_is_in_use(c, page) ? RADIX_NONE : page_get(c->pages, page)->node;
 }
 
 /* Without lower tiers: the tail behind the coldest page of the arena; what hangs below a page is of
  * its realm, so it is in the same arenas. */
 static int evict_coldest_of(core *c, arena_books *a) {
-    uint32_t index = order_coldest(c, a->dirty, page_key);
-    radix_node node = index == ORDER_NONE ? RADIX_NONE : dirty_node(c, a->dirty, 0);
-    if (node == RADIX_NONE)
-        return 0; /* the first of all is in use, and so are the others */
+    uint32_t index = order_coldest(c, a->dirty, page_key, page_is_in_use);
+    if (index == ORDER_NONE)
+        return 0;
+    radix_node node = page_get(c->pages, page_at(c->pages, index))->node;
     while (!radix_is_leaf(c->tree, node))
         node = radix_first_child(c->tree, node);
     evict(c, node);

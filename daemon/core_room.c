@@ -8,7 +8,7 @@
 #include <string.h>
 
 enum {
-    TRIES = 1024,    /* pages looked at for one that may go */
+    TRIES = 4096,    /* pages looked at for one that may go */
     TAILS = 16,      /* tails forgotten for one frame */
     FEW_FRAMES = 64, /* freed one by one, before whole slabs are looked for */
     STEPS = 32,      /* tails that are not on disk, in front of one that is */
@@ -37,50 +37,52 @@ int room_device_page(core *c, page_handle page) {
     return 1;
 }
 
-static int is_of_clean(const core *c, const order *in) {
-    uint32_t i = 0;
-    while (i < c->config.n_arenas && c->arenas[i].clean != in)
-        i++;
-    return i < c->config.n_arenas;
-}
-
-uint32_t order_coldest(core *c, order *in, uint64_t (*key_of)(const core *, page_handle)) {
+/*
+ * Keys in an order are older than the pages': they are mended as pages come to the front. One that
+ * is in use goes behind all others, each time it is met, however long its key would let it stay:
+ * else those that were in use once, and are not any more, would stand behind it for ever.
+ */
+uint32_t order_coldest(core *c, order *in, uint64_t (*key_of)(const core *, page_handle),
+                       int (*is_in_use)(const core *, page_handle)) {
+    uint64_t top = order_top(in);
     for (uint32_t tries = 0; tries < TRIES; tries++) {
         uint64_t key;
         uint32_t index = order_first(in, &key);
         if (index == ORDER_NONE)
             return index;
-        uint64_t now = key_of(c, page_at(c->pages, index));
+        page_handle page = page_at(c->pages, index);
+        if (is_in_use && is_in_use(c, page)) {
+            if (key > top) /* it was met before, and so were all others */
+                return ORDER_NONE;
+            order_put(in, index, order_top(in) + 1);
+            continue;
+        }
+        uint64_t now = key_of(c, page);
         if (now <= key)
             return index;
-        if (c->tiers && is_of_clean(c, in) && now > c->tiers->top_key)
-            c->tiers->top_key = now;
         order_put(in, index, now);
     }
     return ORDER_NONE;
 }
 
-uint64_t page_key(const core *c, page_handle page) {
-    const page_entry *entry = page_get(c->pages, page);
-    uint64_t key = radix_key(c->tree, entry->node);
-    if ((radix_is_busy(c->tree, entry->node) || page_is_viewed(c, page)) && key_now(c) > key)
-        key = key_now(c);
+int page_is_in_use(const core *c, page_handle page) {
+    return radix_is_busy(c->tree, page_get(c->pages, page)->node) || page_is_viewed(c, page);
+}
+
+static uint64_t idle_key(const core *c, page_handle page) {
+    uint64_t key = radix_key(c->tree, page_get(c->pages, page)->node);
     return key < KEY_HALF ? key : KEY_HALF - 1;
 }
 
-/* A page in use stands behind all that are not, which may be worth more than one used now. */
-static uint64_t device_key(const core *c, page_handle page) {
-    const page_entry *entry = page_get(c->pages, page);
-    int in_use = radix_is_busy(c->tree, entry->node) || page_is_viewed(c, page);
-    uint64_t key = page_key(c, page), top = c->tiers->top_key;
-    return in_use && top > key ? top : key;
+uint64_t page_key(const core *c, page_handle page) {
+    uint64_t key = idle_key(c, page);
+    return page_is_in_use(c, page) && key_now(c) > key ? key_now(c) : key;
 }
 
 int room_device(core *c, uint32_t arena) {
     if (!c->tiers)
         return 0;
-    uint32_t index = order_coldest(c, c->arenas[arena].clean, device_key);
-    /* If the first of all is in use, so are the others. */
+    uint32_t index = order_coldest(c, c->arenas[arena].clean, idle_key, page_is_in_use);
     return index != ORDER_NONE && room_device_page(c, page_at(c->pages, index));
 }
 
@@ -88,12 +90,12 @@ int room_device(core *c, uint32_t arena) {
  */
 
 static uint64_t host_key(const core *c, page_handle page) {
-    const page_entry *entry = page_get(c->pages, page);
-    uint64_t key = radix_key(c->tree, entry->node);
-    key = key < KEY_HALF ? key : KEY_HALF - 1;
-    if (tier_of(c, page)->flags & TIER_BUSY)
-        return KEY_HALF + key_now(c);
-    return entry->frame != PAGE_NO_FRAME ? KEY_HALF - 1 - key : KEY_HALF + key;
+    uint64_t key = idle_key(c, page);
+    return page_get(c->pages, page)->frame != PAGE_NO_FRAME ? KEY_HALF - 1 - key : KEY_HALF + key;
+}
+
+static int host_page_is_in_use(const core *c, page_handle page) {
+    return (tier_of(c, page)->flags & TIER_BUSY) != 0;
 }
 
 static int host_page_goes(core *c, page_handle page) {
@@ -119,12 +121,10 @@ static int may_go_for(const core *c, page_handle page, uint64_t for_key) {
 static radix_node coldest_below(core *c) {
     if (c->config.n_arenas == 1)
         return radix_coldest(c->tree);
-    uint32_t index = order_coldest(c, c->tiers->host_dirty, page_key);
+    uint32_t index = order_coldest(c, c->tiers->host_dirty, idle_key, page_is_in_use);
     if (index == ORDER_NONE)
         return RADIX_NONE;
     radix_node node = page_get(c->pages, page_at(c->pages, index))->node;
-    if (radix_is_busy(c->tree, node) || page_is_viewed(c, page_at(c->pages, index)))
-        return RADIX_NONE;
     while (!radix_is_leaf(c->tree, node))
         node = radix_first_child(c->tree, node);
     return node;
@@ -156,7 +156,7 @@ static int waiting_goes(core *c) {
 }
 
 static int room_host_one(core *c, uint64_t for_key) {
-    uint32_t index = order_coldest(c, c->tiers->host_clean, host_key);
+    uint32_t index = order_coldest(c, c->tiers->host_clean, host_key, host_page_is_in_use);
     if (index != ORDER_NONE) {
         page_handle page = page_at(c->pages, index);
         if (may_go_for(c, page, for_key) && host_page_goes(c, page))
@@ -226,13 +226,12 @@ static uint64_t record_bytes_of(const core *c, radix_node node) {
     return bytes;
 }
 
-/* The coldest tail that takes room on disk, if it is not warmer than for_key. Tails that only
- * memory has stay there: a few are stepped over, held out of the tree's order for so long. */
-static radix_node coldest_on_disk(core *c, uint64_t for_key, uint64_t *ret_bytes) {
+/* The coldest tail that takes room on disk. Tails that only memory has stay there: a few are
+ * stepped over, held out of the tree's order for so long. */
+static radix_node coldest_on_disk(core *c, uint64_t *ret_bytes) {
     radix_node over[STEPS], node, found = RADIX_NONE;
     uint32_t n = 0;
-    while (n < STEPS && (node = radix_coldest(c->tree)) != RADIX_NONE &&
-           radix_key(c->tree, node) <= for_key) {
+    while (n < STEPS && (node = radix_coldest(c->tree)) != RADIX_NONE) {
         uint64_t bytes = record_bytes_of(c, node);
         if (bytes > 0) {
             *ret_bytes = bytes;
@@ -253,7 +252,10 @@ static int freed_in_vain(const tiers *t) {
     return t->disk_full && t->freed_bytes > (t->disk_used + t->freed_bytes) / 4;
 }
 
-int room_disk(core *c, uint64_t bytes, uint64_t for_key) {
+/* For a page that may be worth less than all that is there, too: it then goes first when the next
+ * one comes, so little is lost; and what was found by a start may be more than there is room for.
+ */
+int room_disk(core *c, uint64_t bytes) {
     tiers *t = c->tiers;
     uint64_t freed_bytes = 0, gone_bytes = 0, goal_bytes = TIER_BATCH * bytes;
     uint64_t most_bytes = c->config.disk_bytes / 64;
@@ -267,7 +269,7 @@ int room_disk(core *c, uint64_t bytes, uint64_t for_key) {
     for (uint32_t i = 0; i < t->n_erase && freed_bytes < goal_bytes; i++)
         freed_bytes += t->erase[(t->first_erase + i) % t->max_pages].bytes;
     while (freed_bytes < goal_bytes && !freed_in_vain(t)) {
-        radix_node node = coldest_on_disk(c, for_key, &gone_bytes);
+        radix_node node = coldest_on_disk(c, &gone_bytes);
         if (node == RADIX_NONE)
             break;
         evict_subtree(c, node);

@@ -318,7 +318,7 @@ static void write_start(core *c) {
         if (job && job->realm != c->realms[at->realm].number)
             break;
         uint64_t bytes = tier_record_bytes(at->bytes, at->n_tokens), has = tier_charge(at);
-        if (!room_disk(c, bytes > has ? bytes - has : 0, key_of(c, page))) {
+        if (!room_disk(c, bytes > has ? bytes - has : 0)) {
             if (!t->disk_stuck || ++n_stuck == STUCK_TRIES)
                 break;
             order_put(t->host_dirty, index, ++t->sequence);

@@ -260,7 +260,6 @@ typedef struct tiers {
      * the key of one that has to go before those that wait for it. */
     uint64_t sequence;
     uint64_t moves;    /* pages that came up a tier, ever */
-    uint64_t top_key;  /* the highest that the arenas' `clean` have ever had */
     uint32_t n_absent; /* sealed pages in the tree without an arena frame */
     uint32_t n_host, n_disk;
     uint32_t n_jobs;
@@ -734,17 +733,18 @@ uint32_t tiers_frames_of(const core *c, core_job_kind kind, core_job_kind other)
 /* --- core_room.c: who has to go in a tier --- */
 uint64_t key_now(const core *c);                    /* what a page in use counts as */
 uint64_t page_key(const core *c, page_handle page); /* of its node, or that if it is busy */
-/* The first page of the order whose key is up to date, or ORDER_NONE. */
-uint32_t order_coldest(core *c, order *in, uint64_t (*key_of)(const core *, page_handle));
-int room_device(core *c, uint32_t arena);        /* one frame of it is free; 0: none could be */
-int room_device_page(core *c, page_handle page); /* that of this page */
+/* The page of the order that goes first and is not in use, or ORDER_NONE. */
+uint32_t order_coldest(core *c, order *in, uint64_t (*key_of)(const core *, page_handle),
+                       int (*is_in_use)(const core *, page_handle));
+int page_is_in_use(const core *c, page_handle page); /* as a reader may see it now */
+int room_device(core *c, uint32_t arena);            /* one frame of it is free; 0: none could be */
+int room_device_page(core *c, page_handle page);     /* that of this page */
 /* A host frame, for a page of this key. */
 kvt_status room_host(core *c, uint64_t bytes, uint64_t for_key, uint32_t *ret_frame);
 void tier_never(core *c, page_handle page);
 uint64_t tier_charge(const tier_page *at); /* what its record takes of the disk's budget */
-/* For the record of a page of this key. 0: not now, but perhaps when records are erased;
- * disk_stuck: not even then. */
-int room_disk(core *c, uint64_t bytes, uint64_t for_key);
+/* For a record. 0: not now, but perhaps when records are erased; disk_stuck: not even then. */
+int room_disk(core *c, uint64_t bytes);
 
 /* --- core_spill.c: downwards --- */
 /* A full disk may be asked again when it is time to; when that is next, or UINT64_MAX. */

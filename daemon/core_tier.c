@@ -246,12 +246,10 @@ static uint64_t dirty_key(core *c, const page_entry *entry, uint32_t index) {
 }
 
 static void list_in_arena(core *c, order *in, const page_entry *entry, uint32_t index) {
-    tiers *t = c->tiers;
     if (in == c->arenas[frame_arena(c, entry->frame)].dirty) {
         order_put(in, index, dirty_key(c, entry, index));
         return;
     }
-    t->top_key = tree_key(c, entry) > t->top_key ? tree_key(c, entry) : t->top_key;
     order_put(in, index, tree_key(c, entry));
 }
 

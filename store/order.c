@@ -13,6 +13,7 @@ typedef struct item {
 
 struct order {
     uint32_t pages, room, n;
+    uint64_t top;
     uint32_t *place; /* [pages]: index + 1; 0: not in it */
     item *heap;      /* [room] */
 };
@@ -65,6 +66,7 @@ static uint32_t sink(order *o, uint32_t at, item it) {
 void order_put(order *o, uint32_t page, uint64_t key) {
     KVT_ASSERT(page < o->pages);
     item it = {.key = key, .page = page};
+    o->top = key > o->top ? key : o->top;
     uint32_t at = o->place[page];
     if (at == 0) {
         KVT_ASSERT(o->n < o->room);
@@ -91,6 +93,10 @@ int order_has(const order *o, uint32_t page) {
 
 uint32_t order_count(const order *o) {
     return o->n;
+}
+
+uint64_t order_top(const order *o) {
+    return o->top;
 }
 
 uint32_t order_first(const order *o, uint64_t *ret_key) {

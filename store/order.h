@@ -25,6 +25,9 @@ void order_remove(order *o, uint32_t page); /* one that is not in it is left alo
 int order_has(const order *o, uint32_t page);
 uint32_t order_count(const order *o);
 
+/* The highest key that any page was ever given. */
+uint64_t order_top(const order *o);
+
 /* The page with the smallest key, or ORDER_NONE. */
 uint32_t order_first(const order *o, uint64_t *ret_key);
 /* The i-th of the heap, i < order_count: the first few are small, in no exact order. */

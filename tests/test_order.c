@@ -7,6 +7,7 @@ enum { PAGES = 200, ROOM = 150, STEPS = 200000 };
 typedef struct model {
     int in[PAGES];
     uint64_t key[PAGES];
+    uint64_t top;
     uint32_t n;
 } model;
 
@@ -15,6 +16,7 @@ static void compare(const order *o, const model *m) {
     char why[256] = "";
     CHECK_MSG(order_audit(o, why, sizeof why) == KVT_OK, "%s", why);
     CHECK_EQ(order_count(o), m->n);
+    CHECK(order_top(o) == m->top);
     for (uint32_t i = 0; i < PAGES; i++) {
         CHECK_EQ(order_has(o, i), m->in[i]);
         if (m->in[i] && m->key[i] < least)
@@ -45,6 +47,7 @@ static void run(uint64_t seed) {
             m.n += !m.in[page];
             m.in[page] = 1;
             m.key[page] = key;
+            m.top = key > m.top ? key : m.top;
         } else {
             order_remove(o, page);
             m.n -= (uint32_t)m.in[page];
