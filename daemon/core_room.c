@@ -137,7 +137,7 @@ static int waiting_goes(core *c) {
     for (uint32_t i = 0; i < order_count(dirty) && i < TRIES; i++) {
         page_handle page = page_at(c->pages, order_at(dirty, i));
         const page_entry *entry = page_get(c->pages, page);
-        if (tier_of(c, page)->flags & TIER_BUSY)
+        if (tier_of(c, page)->flags & TIER_BUSY || !waits_for_arena(c, page))
             continue;
         if (entry->frame != PAGE_NO_FRAME) {
             tier_drop_host(c, page);

@@ -104,6 +104,19 @@ static int goes_first(core *c, order *in, page_handle page) {
     return 1;
 }
 
+/* Of the pages in front of it that wait in the host tier, one after another, the first. */
+static page_handle first_in_host(const core *c, page_handle page) {
+    for (page_handle before; (before = unwritten_before(c, page)) != 0; page = before)
+        if (!order_has(c->tiers->host_dirty, (uint32_t)before))
+            break;
+    return page;
+}
+
+int waits_for_arena(const core *c, page_handle page) {
+    page_handle before = unwritten_before(c, page);
+    return before && tier_of(c, before)->host_frame == PAGE_NO_FRAME;
+}
+
 static int goes_first_in_arena(core *c, page_handle page) {
     int found = 0;
     for (uint32_t i = 0; i < c->config.n_arenas && !found; i++)
@@ -253,6 +266,15 @@ static int may_write(core *c, const core_job *job, page_handle page, uint32_t *r
     return (tier_of(c, before)->flags & TIER_ON_DISK) != 0;
 }
 
+/* What has to be written before this one can be: the next, or the next to come down. 0: that. */
+static int lets_go_first(core *c, const core_job *job, page_handle page) {
+    uint32_t in_job;
+    page_handle first = first_in_host(c, page);
+    if (first != page && may_write(c, job, first, &in_job) != 0)
+        return goes_first(c, c->tiers->host_dirty, first);
+    return !goes_first_in_arena(c, unwritten_before(c, first));
+}
+
 static void set_record_bytes(core *c, page_handle page, uint32_t bytes) {
     tier_page *at = tier_of(c, page);
     c->tiers->disk_used -= tier_charge(at);
@@ -299,10 +321,6 @@ static void write_start(core *c) {
         const tier_page *at = &t->pages[index];
         core_record record;
         int may = may_write(c, job, page, &in_job);
-        if (may == 0 && goes_first(c, t->host_dirty, unwritten_before(c, page))) {
-            tries--; /* no more often than there are pages in front */
-            continue;
-        }
         if (may < 0) {
             tier_set_flags(c, page, TIER_NO_DISK, 0);
             tier_placed(c, page);
@@ -311,8 +329,8 @@ static void write_start(core *c) {
         if (may > 0)
             written_record(c, page, in_job, &record);
         if (may == 0 || at->flags & TIER_BUSY || key_is_leaving(t, &record.key)) {
-            n_waiting += may == 0 && goes_first_in_arena(c, unwritten_before(c, page));
             order_put(t->host_dirty, index, ++t->sequence);
+            n_waiting += may == 0 && !lets_go_first(c, job, page);
             continue;
         }
         if (job && job->realm != c->realms[at->realm].number)

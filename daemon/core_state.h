@@ -756,6 +756,8 @@ core_copy *tier_job_add(core *c, core_job *job, page_handle page, uint32_t flag)
 void tier_job_submit(core *c, core_job *job);
 void tier_job_free(core *c, core_job *job);
 void record_of(core *c, page_handle page, core_record *ret_record);
+/* Is the page in front of it neither on disk nor in the host tier? */
+int waits_for_arena(const core *c, page_handle page);
 int spill_is_over(const core *c);
 uint32_t dirty_never(const core *c); /* of what is dirty in the arenas */
 /* Nothing is under way, since the disk is full: it may have room again when it is asked the next

@@ -3,7 +3,7 @@
  * behind pages that were on disk alone, or are in the arena alone. What is left goes down again,
  * though the host tier is full of pages that cannot be written before those in front of them.
  *
- * Argument: how many times (8).
+ * Argument: how many times (40).
  */
 #include "tests/e2e/e2e.h"
 
@@ -56,7 +56,7 @@ static void all_down(e2e_worker *w) {
 }
 
 int main(int argc, char **argv) {
-    uint64_t rounds = argc > 1 ? strtoull(argv[1], NULL, 10) : 8;
+    uint64_t rounds = argc > 1 ? strtoull(argv[1], NULL, 10) : 40;
     e2e_daemon d = {0};
     e2e_worker w;
     e2e_disk disk;
