@@ -372,8 +372,10 @@ const param params[] = {
      .low = 0,
      .high = 600 * 1000,
      .standard = "5000",
-     .text = "On SIGTERM or SIGINT: how long copies under way may take to end. A second signal "
-             "ends the daemon at once."},
+     .text =
+         "On SIGTERM or SIGINT: how long copies under way may take to end; the disk's file then "
+         "has 2 s more to be closed, if nothing is under way. A second signal ends the daemon "
+         "at once."},
     {.name = "log_level",
      .type = PARAM_ENUM,
      .flags = PARAM_RELOADS,

@@ -20,8 +20,8 @@
 enum {
     INBOX_MESSAGES = 1024,
     INBOX_MESSAGE_BYTES = 64 << 20,
-    CLOSE_DISK_MS = 2000,
-    CLOSE_LIMIT_S = 5, /* for all that is closed behind the disk */
+    CLOSE_DISK_MS = 2000, /* to write the file down and close it, when nothing is under way */
+    CLOSE_LIMIT_S = 5,    /* for all that is closed behind the disk */
     OTHER_FILES =
         128, /* descriptors besides those of sessions: nng's, connections that come and go */
 };
@@ -473,7 +473,8 @@ void shell_close(shell *sh, int code) {
     int is_idle = shell_is_idle(sh);
     probe_stop(&sh->probe);
     for (uint32_t i = 0; i < sh->n_tenants; i++) {
-        tier_disk_close(sh->tenants[i].disk, CLOSE_DISK_MS);
+        /* What did not end while the daemon drained has had its time. */
+        tier_disk_close(sh->tenants[i].disk, is_idle ? CLOSE_DISK_MS : 0);
         sh->tenants[i].disk = NULL;
     }
     limit_close(code);
