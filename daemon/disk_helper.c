@@ -594,6 +594,16 @@ static void be_a_helper(int parent) {
     }
 }
 
+/* LMDB takes a page for free wherever a damaged file says it is: no file grows beyond the budget,
+ * not by holes either. The write fails (SIGXFSZ is ignored), and the file is looked at. */
+static void bound_files(uint64_t budget_bytes) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur > budget_bytes) {
+        limit.rlim_cur = budget_bytes;
+        setrlimit(RLIMIT_FSIZE, &limit);
+    }
+}
+
 static void boot_id_get(char *to, size_t room) {
     int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
     ssize_t n = fd < 0 ? 0 : read(fd, to, room - 1);
@@ -611,6 +621,7 @@ static kvt_status open_tier(helper *h, char **argv, char *why, size_t why_bytes)
                             .boot_id = boot_id,
                             .lock_wait_ms = (uint32_t)strtoul(argv[5], NULL, 10),
                             .flags = (uint32_t)strtoul(argv[6], NULL, 10)};
+    bound_files(options.budget_bytes);
     h->host_bytes = strtoull(argv[4], NULL, 10);
     h->host = h->host_bytes == 0 ? NULL
                                  : mmap(NULL, h->host_bytes, PROT_READ | PROT_WRITE, MAP_SHARED,

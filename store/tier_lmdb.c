@@ -23,6 +23,7 @@ struct lmdb {
     MDB_cursor *cursor;
     uint64_t page_bytes;
     int broken;
+    int is_looked_at; /* the list of free pages, since something spoke against it */
 };
 
 static kvt_status status_of(lmdb *l, int rc) {
@@ -37,7 +38,9 @@ static kvt_status status_of(lmdb *l, int rc) {
     case MDB_TXN_FULL:
     case ENOSPC:
     case EDQUOT:
-    case EFBIG:
+        return KVT_EFULL;
+    case EFBIG: /* a page behind the end of all there may be? */
+        l->is_looked_at = 0;
         return KVT_EFULL;
     case ENOMEM:
         return KVT_ENOMEM;
@@ -239,22 +242,23 @@ kvt_status lmdb_next(lmdb *l, int backward, lmdb_bytes *ret_key, lmdb_bytes *ret
 /* --- counting pages ----------------------------------------------------------------------------
  */
 
-/* One list of free pages: a count, then so many page numbers. */
-static void count_list(MDB_val v, uint64_t n_pages, uint64_t *seen, uint64_t *ret_free,
-                       uint64_t *twice) {
+/* One list of free pages: a count, then so many page numbers, which are looked at if `look`. */
+static void count_list(MDB_val v, uint64_t n_pages, int look, uint64_t *seen, uint64_t *ret_free,
+                       uint64_t *wrong) {
     size_t n = 0, number;
     if (v.mv_size >= sizeof n)
         memcpy(&n, v.mv_data, sizeof n);
     if (v.mv_size / sizeof n == 0 || n > v.mv_size / sizeof n - 1) {
-        ++*twice;
+        ++*wrong;
         return;
     }
     *ret_free += n;
-    for (size_t i = 1; seen && i <= n; i++) {
+    for (size_t i = 1; look && i <= n; i++) {
         memcpy(&number, (const char *)v.mv_data + i * sizeof n, sizeof n);
-        if (number < META_PAGES || number >= n_pages || seen[number / 64] >> number % 64 & 1)
-            ++*twice;
-        else
+        if (number < META_PAGES || number >= n_pages ||
+            (seen && seen[number / 64] >> number % 64 & 1))
+            ++*wrong;
+        else if (seen)
             seen[number / 64] |= UINT64_C(1) << number % 64;
     }
 }
@@ -263,7 +267,7 @@ kvt_status lmdb_count_pages(lmdb *l, uint64_t *ret_used, uint64_t *ret_free, uin
     MDB_dbi all[2 + LMDB_N_BASES] = {FREE_DBI, MAIN_DBI};
     MDB_cursor *cursor = NULL;
     MDB_val k, v;
-    uint64_t n_pages = lmdb_end(l) / l->page_bytes, used = META_PAGES, n_free = 0, twice = 0;
+    uint64_t n_pages = lmdb_end(l) / l->page_bytes, used = META_PAGES, n_free = 0, wrong = 0;
     uint64_t *seen = NULL;
     int rc = 0;
     memcpy(all + 2, l->bases, sizeof l->bases);
@@ -278,15 +282,21 @@ kvt_status lmdb_count_pages(lmdb *l, uint64_t *ret_used, uint64_t *ret_free, uin
     if (!rc)
         rc = mdb_cursor_open(l->txn, FREE_DBI, &cursor);
     while (!rc && (rc = mdb_cursor_get(cursor, &k, &v, MDB_NEXT)) == 0)
-        count_list(v, n_pages, seen, &n_free, &twice);
+        count_list(v, n_pages, ret_twice || !l->is_looked_at, seen, &n_free, &wrong);
     if (cursor)
         mdb_cursor_close(cursor);
     free(seen);
     if (rc != MDB_NOTFOUND)
         return status_of(l, rc);
+    /* LMDB would write to such a page wherever it is, however far behind the map's end. */
+    if (wrong > 0 && !ret_twice) {
+        l->broken = 1;
+        return KVT_EIO;
+    }
+    l->is_looked_at = 1;
     *ret_used = used;
     *ret_free = n_free;
     if (ret_twice)
-        *ret_twice = twice;
+        *ret_twice = wrong;
     return KVT_OK;
 }

@@ -67,7 +67,8 @@ kvt_status lmdb_next(lmdb *l, int backward, lmdb_bytes *ret_key, lmdb_bytes *ret
 
 /* Pages of the databases, LMDB's own included, and those on its list of free ones, in a reading
  * transaction. Together they are all of lmdb_end. *ret_twice: pages that stand on the list twice or
- * lie outside (looked for if not NULL). */
+ * lie outside; if NULL, those outside are looked for once, and after a write that was too far out;
+ * one of them breaks the file. */
 kvt_status lmdb_count_pages(lmdb *l, uint64_t *ret_used, uint64_t *ret_free, uint64_t *ret_twice);
 
 #endif

@@ -14,6 +14,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -294,6 +295,9 @@ static void test_basics(void) {
     char holder[64];
     snprintf(holder, sizeof holder, "process %d has this disk tier", disk_pid(b.d));
     CHECK_MSG(strstr(why, holder), "%s", why);
+    struct rlimit file_size; /* not even holes make a file larger than the budget */
+    CHECK_EQ(prlimit(disk_pid(b.d), RLIMIT_FSIZE, NULL, &file_size), 0);
+    CHECK(file_size.rlim_cur <= BUDGET);
     CHECK_EQ(simple(DISK_USAGE, NULL), KVT_OK);
     disk_count(b.d, &stats);
     CHECK_EQ(stats.records, N_PAGES);

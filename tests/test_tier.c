@@ -9,6 +9,7 @@
 #include "tests/tier_kit.h"
 
 #include <fcntl.h>
+#include <lmdb.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -612,6 +613,58 @@ static void test_realms(void) {
     kit_remove(dir);
 }
 
+/* The list of free pages in the file: LMDB has it under numbers of transactions. */
+static size_t free_list(const char *dir, uint8_t *to, size_t room) {
+    char path[512];
+    MDB_env *env;
+    MDB_txn *txn;
+    MDB_cursor *cursor;
+    MDB_val k, v;
+    kit_file_path(dir, "data.mdb", path);
+    CHECK_EQ(mdb_env_create(&env), 0);
+    CHECK_EQ(mdb_env_open(env, path, MDB_NOSUBDIR | MDB_RDONLY | MDB_NOLOCK, 0600), 0);
+    CHECK_EQ(mdb_txn_begin(env, NULL, MDB_RDONLY, &txn), 0);
+    CHECK_EQ(mdb_cursor_open(txn, 0, &cursor), 0);
+    CHECK_EQ(mdb_cursor_get(cursor, &k, &v, MDB_LAST), 0);
+    size_t n = v.mv_size < room ? v.mv_size : room;
+    memcpy(to, v.mv_data, n);
+    mdb_cursor_close(cursor);
+    mdb_txn_abort(txn);
+    mdb_env_close(env);
+    return n;
+}
+
+/* A free page far behind the map's end: seen before anything is written there. */
+static void test_free_page_outside(void) {
+    static uint8_t file[8 << 20], list[4096];
+    uint64_t random = seed;
+    char why[512];
+    tier_usage u;
+    const char *dir = kit_dir("outside");
+    tier *t = filled(dir, 60, &random);
+    for (int i = 0; i < 60; i++)
+        del_some(t, &random);
+    tier_close(t);
+    size_t n_list = free_list(dir, list, sizeof list);
+    size_t n = kit_file_read(dir, "data.mdb", file, sizeof file);
+    CHECK(n_list >= 16);
+    uint8_t *at = memmem(file, n, list, n_list);
+    CHECK(at);
+    at[8 + 2] ^= 0x04; /* page 262,144 or more: at 1 GiB */
+    kit_file_write(dir, "data.mdb", file, n);
+    t = kit_tier_open(dir, 16 << 20, "boot-1", 0);
+    CHECK_EQ(tier_use(t, &u), KVT_EIO);
+    CHECK(tier_broken(t));
+    tier_close(t);
+    t = kit_tier_open(dir, 16 << 20, "boot-1", TIER_CHECK); /* as the next helper does */
+    CHECK_EQ(tier_use(t, &u), KVT_OK);
+    CHECK_EQ(u.found, TIER_FOUND_BROKEN);
+    CHECK_EQ(tier_audit(t, why, sizeof why), KVT_OK);
+    CHECK(u.file_bytes <= 16 << 20);
+    tier_close(t);
+    kit_remove(dir);
+}
+
 /* A byte of a value changed behind the tier's back: found by a read, or by verify, and dropped. */
 static void test_damage(void) {
     enum { N = 30 };
@@ -710,6 +763,7 @@ int main(int argc, char **argv) {
     test_orphans();
     test_realms();
     test_damage();
+    test_free_page_outside();
     test_torn();
     test_delete_when_full();
     test_budget(70000);
