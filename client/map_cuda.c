@@ -281,13 +281,23 @@ static const uint8_t *arena_at(const kvt_cuda_map *map, uint64_t offset) {
     return kvt_cuda_opened_at(map->arena) + offset;
 }
 
-/* Ends a call that put work into the stream. Also after an error: what was launched is under way.
- */
+/* The event does not say when the work is done: it must be, before the memory that it reads and
+ * writes can go to other work. If even this fails, three times in other ways, the GPU is lost to
+ * the process, and nothing runs on it any more. */
+static int wait_without_event(const kvt_cuda_batch *b) {
+    return cudaStreamSynchronize(b->stream) == cudaSuccess ||
+           cudaDeviceSynchronize() == cudaSuccess || cudaDeviceSynchronize() == cudaSuccess;
+}
+
+/* Ends a call that put work into the stream. Also after an error: what was launched is under way,
+ * and whoever hears of the error takes its memory to be free. */
 static kvt_status end_launch(kvt_cuda_batch *b, int error, const char *what, char *why,
                              size_t why_bytes) {
     int event_error = (int)cudaEventRecord(b->done, b->stream);
     if (error == cudaSuccess)
         error = event_error;
+    if (error != cudaSuccess)
+        wait_without_event(b);
     return error == cudaSuccess ? KVT_OK : cuda_says(error, what, why, why_bytes);
 }
 
@@ -490,8 +500,9 @@ static kvt_status wait_for(kvt_cuda_batch *b) {
     cudaError_t error = b->is_open ? cudaEventRecord(b->done, b->stream) : cudaSuccess;
     if (error == cudaSuccess)
         error = cudaEventSynchronize(b->done);
+    int is_done = error == cudaSuccess || wait_without_event(b);
     kvt_cuda_leave(entered);
-    return error == cudaSuccess ? (kvt_status)*b->status : KVT_EIO;
+    return is_done ? (kvt_status)*b->status : KVT_EIO;
 }
 
 static kvt_status result(const kvt_cuda_batch *b, uint32_t i, uint32_t *ret_bytes) {
@@ -514,8 +525,8 @@ static void map_close(kvt_cuda_map *map) {
         map->batches = b->next;
         if (b->in_use)
             wait_for(b);
-        else
-            cudaEventSynchronize(b->done);
+        else if (cudaEventSynchronize(b->done) != cudaSuccess)
+            wait_without_event(b);
         batch_free(b);
     }
     if (map->read_done)

@@ -284,6 +284,8 @@ kvt_status kvt_pages_device(kvt_lease *lease, size_t first_token, size_t n_token
                             kvt_device_pages *ret_pages) {
     kvt_device_pages pages = {0};
     kvt_device_work *work = NULL;
+    if (!ret_pages)
+        return kvt_error(KVT_EINVAL, "ret_pages is NULL");
     kvt_status status = kvt_lease_enter(lease);
     if (status != KVT_OK)
         return status;

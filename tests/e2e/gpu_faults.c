@@ -261,6 +261,107 @@ static void test_unpinned(void) {
     e2e_finish(&d);
 }
 
+/* --- calls that fail
+ * ------------------------------------------------------------------------------
+ */
+
+/* Pages of one byte each, encoded on a stream of their own. */
+typedef struct plain {
+    kvt_lease *lease;
+    void *part[2], *stream;
+    kvt_layout layout;
+} plain;
+
+enum { PLAIN_TOKENS = 4 * E2E_PAGE_TOKENS };
+
+static void plain_open(plain *p, kvt_client *client, const kvt_realm *realm, uint32_t first,
+                       int byte) {
+    uint32_t tokens[PLAIN_TOKENS];
+    for (uint32_t t = 0; t < PLAIN_TOKENS; t++)
+        tokens[t] = first + t;
+    CHECK_EQ(kvt_acquire(client, tokens, PLAIN_TOKENS, KVT_CLAIM, &p->lease), KVT_OK);
+    p->stream = gpu_stream();
+    for (int i = 0; i < 2; i++) {
+        p->part[i] = gpu_memory(E2E_PART_BYTES);
+        gpu_set(p->part[i], byte, E2E_PART_BYTES, p->stream);
+    }
+    GPU_CALL("cudaStreamSynchronize", (void *), p->stream);
+    kvt_layout_token_major(&realm->geometry, PLAIN_TOKENS, p->part[0], p->part[1], &p->layout);
+}
+
+static void plain_close(plain *p) {
+    CHECK_EQ(kvt_release(p->lease), KVT_OK);
+    for (int i = 0; i < 2; i++)
+        gpu_free(p->part[i]);
+    gpu_stream_free(p->stream);
+}
+
+/* All that is held of it is its byte. */
+static uint32_t plain_check(plain *p, int byte, uint32_t n_call) {
+    static uint8_t bytes[E2E_PART_BYTES];
+    kvt_lease_info info;
+    kvt_lease_get(p->lease, &info);
+    for (int i = 0; i < 2; i++)
+        gpu_set(p->part[i], byte, E2E_PART_BYTES, p->stream);
+    CHECK_EQ(kvt_decode_device(p->lease, 0, info.held_tokens, 0, E2E_LAYERS, &p->layout, NULL,
+                               p->stream),
+             KVT_OK);
+    CHECK_EQ(kvt_sync(p->lease), KVT_OK);
+    for (int i = 0; i < 2; i++) {
+        gpu_get(bytes, p->part[i], E2E_PART_BYTES);
+        for (size_t at = 0; at < E2E_PART_BYTES; at++)
+            CHECK_MSG(bytes[at] == byte, "behind failed call %u: byte %zu is %d, not %d", n_call,
+                      at, bytes[at], byte);
+    }
+    return info.held_tokens;
+}
+
+/* A call of the worker's own GPU fails, once, as it encodes, seals or releases, with its work under
+ * way on a slow GPU: the memory of that work goes to no other before it is done. */
+static void test_failed_calls(const e2e_daemon *d) {
+    enum { CALLS = 16, WAYS = 3, SLOW_US = 100000, USUAL_US = 20000 };
+    kvt_options options = {.socket = d->socket, .staging_pages = 4};
+    kvt_realm realm;
+    kvt_client *client;
+    uint32_t n_held = 0;
+    void (*fail_call)(uint64_t), (*set_delay)(unsigned, uint64_t);
+    *(void **)(void *)&fail_call = gpu_symbol("fake_cuda_fail_call");
+    *(void **)(void *)&set_delay = gpu_symbol("fake_cuda_set_delay");
+    e2e_realm(&realm);
+    CHECK_EQ(kvt_open(&options, &realm, &client), KVT_OK);
+    for (uint32_t n = 0; n < CALLS * WAYS; n++) {
+        uint32_t way = n % WAYS, n_call = 1 + n / WAYS;
+        plain a, b;
+        plain_open(&a, client, &realm, 60000000 + 1000 * n, 0x11);
+        plain_open(&b, client, &realm, 70000000 + 1000 * n, 0x22);
+        set_delay(SLOW_US, n + 1);
+        if (way == 0)
+            fail_call(n_call);
+        kvt_encode_device(a.lease, 0, 4, &a.layout, NULL, a.stream);
+        if (way > 0)
+            fail_call(n_call);
+        if (way == 1)
+            kvt_seal(a.lease, NULL);
+        if (way == 2)
+            kvt_release(a.lease);
+        fail_call(0);
+        kvt_status status = kvt_encode_device(b.lease, 0, 4, &b.layout, NULL, b.stream);
+        GPU_CALL("cudaStreamSynchronize", (void *), b.stream);
+        GPU_CALL("cudaStreamSynchronize", (void *), a.stream);
+        if (status == KVT_OK)
+            kvt_seal(b.lease, NULL);
+        set_delay(0, 1);
+        n_held += plain_check(&b, 0x22, n_call) > 0;
+        if (way == 2)
+            a.lease = NULL;
+        plain_close(&a);
+        plain_close(&b);
+    }
+    set_delay(USUAL_US, 1);
+    CHECK(n_held > CALLS * WAYS / 3); /* there is room where A has given its own back */
+    kvt_close(client);
+}
+
 int main(int argc, char **argv) {
     const char *const settings[] = {"arena=4MiB", "max_pages=400", "grace_ms=60000", NULL};
     e2e_daemon d = {0};
@@ -273,6 +374,7 @@ int main(int argc, char **argv) {
     test_areas(&d);
     test_full_gpu(&d);
     if (argc == 1) {
+        test_failed_calls(&d);
         test_failed_gpu(&d, settings);
         test_failed_gpu_at_open(&d, settings);
     }
