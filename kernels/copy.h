@@ -9,7 +9,7 @@
 uint64_t kvt_copy_hashed(void *to, const void *from, size_t n);
 
 /* Copies past the caches: for what is not soon read again on this processor. Saves the reading of
- * what is overwritten, a third of the memory's traffic. Others see it when they see what this
+ * what is overwritten. Others see it when they see what this
  * thread writes afterwards. */
 void kvt_copy_past(void *to, const void *from, size_t n);
 

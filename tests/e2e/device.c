@@ -177,16 +177,6 @@ static void test_paged(const e2e_daemon *d) {
 /* --- order --------------------------------------------------------------------------------------
  */
 
-/* A lease of one worker over n fresh tokens that are sealed. */
-static kvt_lease *filled(e2e_worker *w, uint32_t *tokens, uint32_t n, uint32_t first) {
-    kvt_lease *lease;
-    for (uint32_t t = 0; t < n; t++)
-        tokens[t] = first + t;
-    CHECK_EQ(kvt_acquire(w->client, tokens, n, KVT_CLAIM, &lease), KVT_OK);
-    CHECK_EQ(e2e_fill(w, lease, tokens, SIZE_MAX), KVT_OK);
-    return lease;
-}
-
 static void check_read(e2e_worker *w, const uint32_t *tokens, uint32_t n, const kvt_layout *plain) {
     for (int p = 0; p < 2; p++)
         gpu_get(w->part[p], w->gpu_part[p], E2E_PART_BYTES);
@@ -216,7 +206,7 @@ static void test_waits(const e2e_daemon *d) {
     to.part[0] = w.gpu_part[0];
     to.part[1] = w.gpu_part[1];
     for (int way = 0; way < 4; way++) {
-        kvt_lease *lease = filled(&w, tokens, N, 7000000 + 1000 * (uint32_t)way);
+        kvt_lease *lease = e2e_filled(&w, tokens, N, 7000000 + 1000 * (uint32_t)way);
         uint32_t more = 1;
         for (int p = 0; p < 2; p++)
             gpu_put(w.gpu_part[p], w.part[p], E2E_PART_BYTES);
@@ -254,7 +244,7 @@ static void test_close(const e2e_daemon *d) {
     e2e_worker w;
     uint32_t tokens[N];
     e2e_worker_open(&w, d, 9, 20000);
-    kvt_lease *lease = filled(&w, tokens, N, 8000000);
+    kvt_lease *lease = e2e_filled(&w, tokens, N, 8000000);
     kvt_layout plain, to;
     kvt_layout_token_major(&w.realm.geometry, N, w.part[0], w.part[1], &plain);
     to = plain;
@@ -301,7 +291,7 @@ static void test_default_streams(const e2e_daemon *d) {
     to.part[0] = w.gpu_part[0];
     to.part[1] = w.gpu_part[1];
     for (uint32_t i = 0; i < 9; i++) {
-        kvt_lease *lease = filled(&w, tokens, N, 44000000 + 1000 * i);
+        kvt_lease *lease = e2e_filled(&w, tokens, N, 44000000 + 1000 * i);
         one_layer other = {lease, to, streams[i % 3], KVT_EINVAL};
         pthread_t thread;
         kvt_device_pages pages;
@@ -334,7 +324,7 @@ static void test_capture(const e2e_daemon *d) {
     kvt_device_pages pages;
     void *graph, *other = gpu_stream();
     e2e_worker_open(&w, d, 17, 20000);
-    kvt_lease *lease = filled(&w, tokens, N, 45000000);
+    kvt_lease *lease = e2e_filled(&w, tokens, N, 45000000);
     kvt_layout plain, to;
     kvt_layout_token_major(&w.realm.geometry, N, w.part[0], w.part[1], &plain);
     to = plain;
@@ -426,7 +416,7 @@ static void test_arguments(const e2e_daemon *d) {
     e2e_worker w;
     uint32_t tokens[40];
     e2e_worker_open(&w, d, 11, 20000);
-    kvt_lease *lease = filled(&w, tokens, 40, 9000000);
+    kvt_lease *lease = e2e_filled(&w, tokens, 40, 9000000);
     kvt_layout to;
     kvt_layout_token_major(&w.realm.geometry, 40, w.gpu_part[0], w.gpu_part[1], &to);
     uint32_t blocks[4] = {0, 1, 2, 3};

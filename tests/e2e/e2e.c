@@ -321,6 +321,15 @@ kvt_status e2e_fill(e2e_worker *w, kvt_lease *lease, const uint32_t *tokens, siz
     return kvt_seal(lease, NULL);
 }
 
+kvt_lease *e2e_filled(e2e_worker *w, uint32_t *tokens, uint32_t n, uint32_t first) {
+    kvt_lease *lease;
+    for (uint32_t t = 0; t < n; t++)
+        tokens[t] = first + t;
+    CHECK_EQ(kvt_acquire(w->client, tokens, n, KVT_CLAIM, &lease), KVT_OK);
+    CHECK_EQ(e2e_fill(w, lease, tokens, SIZE_MAX), KVT_OK);
+    return lease;
+}
+
 void e2e_request(e2e_worker *w) {
     uint32_t tokens[E2E_MAX_TOKENS];
     size_t n = e2e_prompt(&w->random, tokens);

@@ -91,6 +91,8 @@ uint32_t e2e_held(e2e_worker *w, const uint32_t *tokens, size_t n_tokens);
 kvt_status e2e_read(e2e_worker *w, kvt_lease *lease, const uint32_t *tokens);
 /* Encodes and seals what is claimed, up to max_pages of it. */
 kvt_status e2e_fill(e2e_worker *w, kvt_lease *lease, const uint32_t *tokens, size_t max_pages);
+/* A lease over n fresh tokens, written to tokens[0 .. n), that are sealed. */
+kvt_lease *e2e_filled(e2e_worker *w, uint32_t *tokens, uint32_t n, uint32_t first);
 /* acquire, read, fill, release. Statuses of failed calls are counted; wrong bytes end the test. */
 void e2e_request(e2e_worker *w);
 

@@ -14,16 +14,6 @@
 #include <time.h>
 #include <unistd.h>
 
-/* A lease of one worker over n fresh tokens that are sealed. */
-static kvt_lease *filled(e2e_worker *w, uint32_t *tokens, uint32_t n, uint32_t first) {
-    kvt_lease *lease;
-    for (uint32_t t = 0; t < n; t++)
-        tokens[t] = first + t;
-    CHECK_EQ(kvt_acquire(w->client, tokens, n, KVT_CLAIM, &lease), KVT_OK);
-    CHECK_EQ(e2e_fill(w, lease, tokens, SIZE_MAX), KVT_OK);
-    return lease;
-}
-
 /* --- areas ---------------------------------------------------------------------------------------
  */
 
@@ -53,7 +43,7 @@ static void test_areas(const e2e_daemon *d) {
         e2e_worker w;
         uint32_t tokens[40];
         e2e_worker_open(&w, d, 13, 20000);
-        CHECK_EQ(kvt_release(filled(&w, tokens, 40, 40000000 + 1000 * round)), KVT_OK);
+        CHECK_EQ(kvt_release(e2e_filled(&w, tokens, 40, 40000000 + 1000 * round)), KVT_OK);
         e2e_worker_close(&w);
         await_one_area(d);
     }
@@ -142,7 +132,7 @@ static void test_full_gpu(const e2e_daemon *d) {
     set_gpu_bytes(1);
     e2e_worker_open(&w, d, 14, 20000);
     CHECK_MSG(strstr(kvt_last_error(), "no staging area of"), "%s", kvt_last_error());
-    lease = filled(&w, tokens, 40, 43000000);
+    lease = e2e_filled(&w, tokens, 40, 43000000);
     CHECK_EQ(e2e_read(&w, lease, tokens), KVT_OK);
     CHECK_EQ(kvt_release(lease), KVT_OK);
     for (uint32_t t = 0; t < 40; t++)
