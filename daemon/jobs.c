@@ -2,10 +2,12 @@
 #include "daemon/jobs.h"
 #include "client/assert.h"
 #include "daemon/job.h"
+#include "daemon/log.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +28,8 @@ struct jobs {
     jobs_options options;
     int staging_dir;
     int closing;
-    job_staging *files; /* by handle; fd -1: free */
+    atomic_int has_stuck; /* an area that could not be closed, and it was logged */
+    job_staging *files;   /* by handle; fd -1: free */
     uint32_t n_workers;
     worker *workers;
 };
@@ -82,11 +85,19 @@ static kvt_status open_area(const jobs *j, const core_job *job, int fd, kvt_stag
     return ops->stage(j->options.device, &memory, ret_staged);
 }
 
-static void close_staging(const jobs *j, const job_staging *staging) {
+/* Where the device cannot let go of the area, the file stays open, with its lock, for as long as
+ * this process: its worker would free memory that is still mapped here, and the GPU give it to
+ * others. */
+static void close_staging(jobs *j, const job_staging *staging) {
     const kvt_device_ops *ops = j->options.device->ops;
-    if (staging->staged)
-        ops->unstage(j->options.device, staging->staged);
-    close(staging->fd);
+    if (!staging->staged || ops->unstage(j->options.device, staging->staged) == KVT_OK) {
+        close(staging->fd);
+        return;
+    }
+    if (!atomic_exchange(&j->has_stuck, 1))
+        log_write(LOG_WARNING,
+                  "the GPU cannot close a worker's staging area: the memory of that one, and of "
+                  "others that follow, is the workers' again when this daemon ends");
 }
 
 static void stage(jobs *j, core_job *job) {

@@ -28,7 +28,8 @@ kvt_status jobs_open(const jobs_options *options, char *why, size_t why_bytes, j
 /* The core thread; never blocks for long. The job is the callee's until done gets it. */
 void jobs_submit(jobs *j, core_job *job);
 
-/* Does what was submitted, hands it back, ends the threads, closes the files. NULL is accepted. */
+/* Does what was submitted, hands it back, ends the threads, closes the files (but for those whose
+ * area the device cannot close: the end of the process does). NULL is accepted. */
 void jobs_close(jobs *j);
 
 #endif

@@ -177,14 +177,18 @@ kvt_status kvt_cuda_close_memory(kvt_cuda_opened *opened) {
         return KVT_OK;
     pthread_mutex_lock(&mutex);
     KVT_ASSERT(opened->refs > 0);
-    if (--opened->refs == 0) {
+    if (opened->refs == 1) {
+        int entered = kvt_cuda_enter(opened->gpu);
+        error = (cudaError_t)entered;
+        if (error == cudaSuccess)
+            error = cudaIpcCloseMemHandle(opened->at);
+        kvt_cuda_leave(entered);
+    }
+    if (error == cudaSuccess && --opened->refs == 0) {
         kvt_cuda_opened **at = &all;
         while (*at != opened)
             at = &(*at)->next;
         *at = opened->next;
-        int entered = kvt_cuda_enter(opened->gpu);
-        error = cudaIpcCloseMemHandle(opened->at);
-        kvt_cuda_leave(entered);
         free(opened);
     }
     pthread_mutex_unlock(&mutex);

@@ -27,8 +27,8 @@ void kvt_cuda_leave(int entered);
  */
 kvt_status kvt_cuda_open_memory(const kvt_wire_memory *memory, char *why, size_t why_bytes,
                                 kvt_cuda_opened **ret_opened);
-/* No work that uses the memory may be under way. NULL is accepted. KVT_EIO: CUDA says that
- * something is wrong; it is closed all the same. */
+/* No work that uses the memory may be under way. NULL is accepted. KVT_EIO: CUDA refuses, and it is
+ * still open and held, to be closed once more or never. */
 kvt_status kvt_cuda_close_memory(kvt_cuda_opened *opened);
 
 uint8_t *kvt_cuda_opened_at(const kvt_cuda_opened *opened);

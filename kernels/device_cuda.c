@@ -520,9 +520,11 @@ static kvt_status cuda_stage(kvt_device *device, const kvt_wire_memory *memory,
     return status;
 }
 
-static void cuda_unstage(kvt_device *device, kvt_staged *staged) {
-    if (kvt_cuda_close_memory((kvt_cuda_opened *)staged) != KVT_OK)
+static kvt_status cuda_unstage(kvt_device *device, kvt_staged *staged) {
+    kvt_status status = kvt_cuda_close_memory((kvt_cuda_opened *)staged);
+    if (status != KVT_OK)
         look_for_failure((device_cuda *)device);
+    return status;
 }
 
 /* The size that the worker named may be a lie: CUDA knows the true one, and refuses to copy what

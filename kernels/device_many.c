@@ -98,12 +98,14 @@ static kvt_status many_stage(kvt_device *device, const kvt_wire_memory *memory,
     return status;
 }
 
-static void many_unstage(kvt_device *device, kvt_staged *staged) {
+static kvt_status many_unstage(kvt_device *device, kvt_staged *staged) {
     (void)device;
     if (!staged)
-        return;
-    staged->device->ops->unstage(staged->device, staged->staged);
-    free(staged);
+        return KVT_OK;
+    kvt_status status = staged->device->ops->unstage(staged->device, staged->staged);
+    if (status == KVT_OK)
+        free(staged);
+    return status;
 }
 
 static kvt_status many_write_staged(kvt_device *device, uint64_t offset, const kvt_staged *staged,

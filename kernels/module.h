@@ -9,7 +9,7 @@
 #include "client/kvtrunk.h"
 
 /* Every table in the module begins with this number: a module of another build is not used. */
-enum { KVT_MODULE_VERSION = 6 };
+enum { KVT_MODULE_VERSION = 7 };
 
 /*
  * The address of a table in the module, which is loaded by the first call and stays for good: the

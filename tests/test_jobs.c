@@ -9,6 +9,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -149,6 +150,78 @@ static void test_staging_files(void) {
     open_pool();
     CHECK_EQ(open_files(), n_files);
     jobs_close(pool);
+}
+
+/* --- areas -------------------------------------------------------------------------------------
+ */
+
+/* A device that opens areas, and closes them if it is let. */
+static kvt_device_ops area_ops;
+static int area_opens, area_is_stuck;
+
+static kvt_status open_an_area(kvt_device *d, const kvt_wire_memory *memory, kvt_staged **ret) {
+    CHECK(d->ops == &area_ops && memory->bytes == 4096);
+    area_opens++;
+    *ret = (kvt_staged *)(void *)&area_opens;
+    return KVT_OK;
+}
+
+static kvt_status close_an_area(kvt_device *d, kvt_staged *staged) {
+    CHECK(d->ops == &area_ops && staged == (kvt_staged *)(void *)&area_opens);
+    area_opens -= !area_is_stuck;
+    return area_is_stuck ? KVT_EIO : KVT_OK;
+}
+
+/* May its worker free the area? As client/map_cuda.c asks. */
+static int is_let_go(int fd) {
+    return flock(fd, LOCK_EX | LOCK_NB) == 0;
+}
+
+/* A worker's file with an area, as it has it itself. */
+static int area_file(void) {
+    kvt_wire_memory memory = {.magic = KVT_MEMORY_MAGIC, .kind = KVT_MEMORY_CUDA, .bytes = 4096};
+    int fd = open(path_of("area"), O_RDWR | O_CREAT | O_EXCL, 0600);
+    CHECK(fd >= 0 && ftruncate(fd, 4096) == 0);
+    CHECK(pwrite(fd, &memory, sizeof memory, 4096) == sizeof memory);
+    return fd;
+}
+
+/* An area that the device cannot close is its worker's no sooner than this process ends, whichever
+ * way its closing is come to; and its place in the table goes to others. */
+static void test_stuck_area(void) {
+    const kvt_device_ops *usual = device->ops;
+    int staging[MAX_STAGING];
+    area_ops = *usual;
+    area_ops.stage = open_an_area;
+    area_ops.unstage = close_an_area;
+    device->ops = &area_ops;
+    for (int way = 0; way < 6; way++) {
+        int fd = area_file(), n = 1;
+        uint32_t n_files = open_files();
+        area_is_stuck = way >= 3;
+        open_pool();
+        CHECK_EQ(stage("area", (uint32_t)getuid(), 4096, &staging[0]), KVT_OK);
+        CHECK(!is_let_go(fd));
+        if (way % 3 == 0)
+            unstage(staging[0]);
+        for (; way % 3 == 1 && n < MAX_STAGING; n++) /* one more than there is room for */
+            CHECK_EQ(stage("area", (uint32_t)getuid(), 4096, &staging[n]), KVT_OK);
+        if (way % 3 == 1)
+            CHECK_EQ(stage("area", (uint32_t)getuid(), 4096, NULL), KVT_ELIMIT);
+        if (way == 3)
+            for (int i = 0; i < MAX_STAGING; i++)
+                CHECK_EQ(stage("good", (uint32_t)getuid(), 4096, &staging[i]), KVT_OK);
+        CHECK(is_let_go(fd) == (way == 0));
+        jobs_close(pool);
+        CHECK(is_let_go(fd) == !area_is_stuck);
+        CHECK_EQ(open_files() - n_files, area_opens);
+        if (!area_is_stuck)
+            CHECK_EQ(area_opens, 0);
+        area_opens = 0;
+        close(fd);
+        unlink(path_of("area"));
+    }
+    device->ops = usual;
 }
 
 /* --- sealing -----------------------------------------------------------------------------------
@@ -293,6 +366,7 @@ int main(void) {
     test_open_fails();
     test_staging_refused();
     test_staging_files();
+    test_stuck_area();
     test_seal();
     test_order(99);
     device->ops->close(device);

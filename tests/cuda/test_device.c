@@ -552,7 +552,7 @@ static void test_many(void) {
     kvt_staged *staged;
     CHECK_EQ(d->ops->stage(d, &elsewhere, &staged), KVT_EINVAL);
     CHECK(!d->ops->failure(d));
-    d->ops->unstage(d, NULL);
+    CHECK_EQ(d->ops->unstage(d, NULL), KVT_OK);
     test_move(d, KVT_DEVICE_STRIDE);
     d->ops->close(d);
     CUDA(cudaSetDevice(0));
@@ -641,12 +641,24 @@ static void use_area(kvt_device *d, const kvt_wire_memory *memory) {
     CHECK_EQ(d->ops->write_staged(d, 512, staged, AREA_BYTES - 256, 256), KVT_OK);
     CHECK_EQ(d->ops->write_staged(d, 512, staged, AREA_BYTES - 256, 257), KVT_EIO);
     CHECK_EQ(d->ops->write_staged(d, 512, staged, UINT64_MAX - 1, 16), KVT_EIO);
-    d->ops->unstage(d, twice);
+    CHECK_EQ(d->ops->unstage(d, twice), KVT_OK);
     CHECK_EQ(d->ops->read(d, 512, got, 256), KVT_OK);
     for (int i = 0; i < 256; i++)
         CHECK_EQ(got[i], 255 - i);
-    d->ops->unstage(d, staged);
-    d->ops->unstage(d, NULL);
+#ifndef KVT_REAL_CUDA
+    unsigned live = fake_cuda_live();
+    fake_cuda_lose_at(1);
+    CHECK_EQ(d->ops->copy(d, 1024, 512, 256), KVT_EIO);
+    for (int i = 0; i < 2; i++)
+        CHECK_EQ(d->ops->unstage(d, staged), KVT_EIO);
+    fake_cuda_lose_at(0);
+    CHECK_EQ(fake_cuda_live(), live);
+    CHECK_EQ(d->ops->stage(d, memory, &twice), KVT_OK); /* it is open: CUDA is not asked again */
+    CHECK(twice == staged && fake_cuda_live() == live);
+    CHECK_EQ(d->ops->unstage(d, twice), KVT_OK);
+#endif
+    CHECK_EQ(d->ops->unstage(d, staged), KVT_OK);
+    CHECK_EQ(d->ops->unstage(d, NULL), KVT_OK);
 }
 
 /* The arena itself, handed in as if it were a worker's area: nobody's staging is there. */
