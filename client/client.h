@@ -9,6 +9,7 @@
  *   map_cuda.c  its data on a GPU (the module)    staging.c the staging file and its slots
  *   transport_nng.c  messages                     error.c   words and memory
  *   async.c     calls that do not block           view.c    leases of some rows
+ *   layout.c    where a caller's KV lies
  *
  * THREADS. `lock` covers what is marked so; nothing that blocks is done under it. Bringing a
  * session up takes several round trips and belongs to one thread at a time: whoever holds the GATE

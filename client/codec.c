@@ -1,6 +1,7 @@
 /* codec.c - pages without a daemon. */
 #include "client/error.h"
 #include "client/kvtrunk.h"
+#include "client/layout.h"
 #include "kernels/page.h"
 
 #include <stdlib.h>
@@ -43,6 +44,18 @@ kvt_status kvt_codec_room(const kvt_geometry *geometry, uint32_t group, const ch
     return status;
 }
 
+static uint32_t at_most(uint32_t n, uint32_t most) {
+    return n < most ? n : most;
+}
+
+/* More layers or rows than there are, the page says. */
+static kvt_status check_layout(const char *argument, const kvt_layout *layout,
+                               const kvt_geometry *geometry, const kvt_page_shape *shape,
+                               uint32_t n_layers, uint32_t n_rows) {
+    return kvt_layout_check(argument, layout, geometry, at_most(n_layers, shape->n_layers),
+                            at_most(n_rows, shape->page_tokens), 0);
+}
+
 kvt_status kvt_codec_encode(const kvt_geometry *geometry, uint32_t group, const char *codec,
                             size_t number, uint32_t n_rows, const kvt_layout *from, void *to,
                             size_t to_bytes, size_t *ret_bytes) {
@@ -50,8 +63,9 @@ kvt_status kvt_codec_encode(const kvt_geometry *geometry, uint32_t group, const 
     kvt_status status = ret_bytes ? shape_of(geometry, group, codec, &shape) : no_place();
     if (status != KVT_OK)
         return status;
-    if (!from)
-        return kvt_error(KVT_EINVAL, "the layout is NULL");
+    status = check_layout("from", from, geometry, &shape, shape.n_layers, n_rows);
+    if (status != KVT_OK)
+        return status;
     if (!is_page_at(to))
         return not_aligned();
     status =
@@ -80,8 +94,9 @@ kvt_status kvt_codec_decode(const kvt_geometry *geometry, uint32_t group, const 
     kvt_status status = open_page(geometry, group, NULL, page, page_bytes, &shape, &rows);
     if (status != KVT_OK)
         return status;
-    if (!to)
-        return kvt_error(KVT_EINVAL, "the layout is NULL");
+    status = check_layout("to", to, geometry, &shape, n_layers, n_rows);
+    if (status != KVT_OK)
+        return status;
     status =
         kvt_page_decode(&shape, page, page_bytes, first_row, n_rows, first_layer, n_layers, to);
     return status == KVT_OK ? KVT_OK : kvt_error_plain(status);

@@ -1,5 +1,6 @@
 /* pages.c - decoding from the mapped arena, encoding into staging. */
 #include "client/client.h"
+#include "client/layout.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -171,34 +172,31 @@ static kvt_status decode_groups(const kvt_lease *lease, row_walk walk, layer_ran
     return status;
 }
 
-/* The layout and the layers of a call. */
-static kvt_status check_call(const kvt_lease *lease, layer_range layers, const kvt_layout *to) {
-    const kvt_geometry *g = &lease->client->geometry;
-    if (!to || !to->part[0] || !to->part[1])
-        return kvt_error(KVT_EINVAL, "decoding needs a layout with two parts");
-    if (layers.first > g->n_layers || layers.n > g->n_layers - layers.first)
-        return kvt_error(KVT_EINVAL, "layers %u and %u on; the geometry has %u", layers.first,
-                         layers.n, g->n_layers);
-    return KVT_OK;
-}
-
 /* KVT_OK: the caller is inside of the client, and leaves it. */
-static kvt_status decode_begin(kvt_lease *lease, layer_range layers, const kvt_layout *to) {
+static kvt_status decode_begin(kvt_lease *lease) {
     kvt_status status = kvt_lease_enter(lease);
     if (status != KVT_OK)
         return status;
     status = kvt_lease_catch_up(lease);
-    if (status == KVT_OK)
-        status = check_call(lease, layers, to);
     if (status != KVT_OK)
         kvt_client_leave(lease->client);
     return status;
 }
 
+/* The layers of a call, and where n_tokens rows of each are to go. */
+static kvt_status check_call(const kvt_lease *lease, layer_range layers, size_t n_tokens,
+                             const kvt_layout *to) {
+    const kvt_geometry *g = &lease->client->geometry;
+    if (layers.first > g->n_layers || layers.n > g->n_layers - layers.first)
+        return kvt_error(KVT_EINVAL, "layers %u and %u on; the geometry has %u", layers.first,
+                         layers.n, g->n_layers);
+    return kvt_layout_check("to", to, g, layers.n, n_tokens, 0);
+}
+
 kvt_status kvt_decode(kvt_lease *lease, size_t first_token, size_t n_tokens, uint32_t first_layer,
                       uint32_t n_layers, const kvt_layout *to) {
     layer_range layers = {first_layer, n_layers};
-    kvt_status status = decode_begin(lease, layers, to);
+    kvt_status status = decode_begin(lease);
     if (status != KVT_OK)
         return status;
     if (first_token > lease->held_tokens || n_tokens > lease->held_tokens - first_token)
@@ -206,6 +204,8 @@ kvt_status kvt_decode(kvt_lease *lease, size_t first_token, size_t n_tokens, uin
                            n_tokens, lease->held_tokens);
     else
         status = kvt_view_has(lease, first_token, n_tokens);
+    if (status == KVT_OK)
+        status = check_call(lease, layers, n_tokens, to);
     if (status == KVT_OK && n_layers > 0 && n_tokens > 0) {
         kvt_run run = {(uint32_t)first_token, (uint32_t)n_tokens};
         status = decode_groups(lease, (row_walk){&run, 0, n_tokens}, layers, to);
@@ -218,7 +218,7 @@ kvt_status kvt_decode_rows(kvt_lease *lease, size_t first_row, size_t n_rows, ui
                            uint32_t n_layers, const kvt_layout *to) {
     layer_range layers = {first_layer, n_layers};
     row_walk walk = {.skip = first_row, .left = n_rows};
-    kvt_status status = decode_begin(lease, layers, to);
+    kvt_status status = decode_begin(lease);
     if (status != KVT_OK)
         return status;
     uint32_t n_runs = kvt_lease_spread(lease, &walk.runs);
@@ -226,6 +226,8 @@ kvt_status kvt_decode_rows(kvt_lease *lease, size_t first_row, size_t n_rows, ui
     if (first_row > there || n_rows > there - first_row)
         status = kvt_error(KVT_EINVAL, "rows %zu and %zu on; the lease has %zu", first_row, n_rows,
                            there);
+    if (status == KVT_OK)
+        status = check_call(lease, layers, n_rows, to);
     for (; status == KVT_OK && n_runs > 0 && walk.skip >= walk.runs->n_tokens; n_runs--)
         walk.skip -= walk.runs++->n_tokens;
     if (status == KVT_OK && n_layers > 0 && n_rows > 0)
@@ -399,12 +401,15 @@ kvt_status kvt_lease_may_encode(const kvt_lease *lease, size_t page, uint32_t *r
 
 static kvt_status encode_groups(kvt_lease *lease, size_t page, uint32_t first_group,
                                 uint32_t end_group, const kvt_layout *from) {
-    uint32_t n_rows = 0;
-    if (!from || !from->part[0] || !from->part[1])
-        return kvt_error(KVT_EINVAL, "kvt_encode needs a layout with two parts");
+    const kvt_geometry *g = &lease->client->geometry;
+    uint32_t n_rows = 0, n_layers = 0;
+    for (uint32_t group = first_group; group < end_group; group++)
+        n_layers += g->groups[group].n_layers;
     kvt_status status = kvt_lease_catch_up(lease);
     if (status == KVT_OK)
         status = kvt_lease_may_encode(lease, page, &n_rows);
+    if (status == KVT_OK)
+        status = kvt_layout_check("from", from, g, n_layers, n_rows, 0);
     if (status == KVT_OK && n_rows > 0)
         status = encode(lease, (uint32_t)page, first_group, end_group, n_rows, from);
     return status;

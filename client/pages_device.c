@@ -6,6 +6,7 @@
  * read to other pages.
  */
 #include "client/client.h"
+#include "client/layout.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -126,15 +127,17 @@ static kvt_status check_arena(const kvt_lease *lease) {
 }
 
 static kvt_status check_call(const kvt_lease *lease, const char *argument, const kvt_layout *layout,
-                             const kvt_block_table *blocks, void *stream) {
+                             uint32_t n_layers, size_t n_tokens, const kvt_block_table *blocks,
+                             void *stream) {
     char why[WHY_BYTES] = "";
-    kvt_status status = check_arena(lease);
-    if (status != KVT_OK)
-        return status;
-    if (!layout || !layout->part[0] || !layout->part[1])
-        return kvt_error(KVT_EINVAL, "a layout with two parts is needed");
+    const kvt_geometry *g = &lease->client->geometry;
     if (blocks && (!blocks->blocks || blocks->block_tokens == 0))
         return kvt_error(KVT_EINVAL, "a block table needs blocks, and block_tokens over 0");
+    if (blocks && n_tokens > blocks->block_tokens)
+        n_tokens = blocks->block_tokens;
+    kvt_status status = kvt_layout_check(argument, layout, g, n_layers, n_tokens, blocks != NULL);
+    if (status != KVT_OK)
+        return status;
     status =
         lease->arena->calls->check_layout(lease->arena->gpu, argument, layout, why, sizeof why);
     if (status == KVT_OK)
@@ -261,12 +264,14 @@ kvt_status kvt_decode_device(kvt_lease *lease, size_t first_token, size_t n_toke
     uint32_t layers = lease->client->geometry.n_layers;
     status = kvt_lease_catch_up(lease);
     if (status == KVT_OK)
-        status = check_call(lease, "to", to, blocks, stream);
+        status = check_arena(lease);
     if (status == KVT_OK)
         status = check_tokens(lease, first_token, n_tokens);
     if (status == KVT_OK && (first_layer > layers || n_layers > layers - first_layer))
         status = kvt_error(KVT_EINVAL, "layers %u and %u on; the geometry has %u", first_layer,
                            n_layers, layers);
+    if (status == KVT_OK)
+        status = check_call(lease, "to", to, n_layers, n_tokens, blocks, stream);
     if (status == KVT_OK)
         status = check_blocks(blocks, first_token + n_tokens);
     if (status == KVT_OK && n_tokens > 0 && n_layers > 0)
@@ -454,16 +459,27 @@ static kvt_status encode_pages(kvt_lease *lease, size_t first_page, size_t n_pag
     return status;
 }
 
+/* Of the pages; of those that the path does not have, none. */
+static size_t tokens_of(const kvt_lease *lease, size_t first_page, size_t n_pages) {
+    size_t page_tokens = lease->client->geometry.page_tokens;
+    size_t first = first_page * page_tokens, end = (first_page + n_pages) * page_tokens;
+    end = end < lease->n_tokens ? end : lease->n_tokens;
+    return end > first ? end - first : 0;
+}
+
 kvt_status kvt_encode_device(kvt_lease *lease, size_t first_page, size_t n_pages,
                              const kvt_layout *from, const kvt_block_table *blocks, void *stream) {
     kvt_status status = kvt_lease_enter(lease);
     if (status != KVT_OK)
         return status;
-    status = check_call(lease, "from", from, blocks, stream);
+    status = check_arena(lease);
     if (status == KVT_OK &&
         (first_page > KVT_MAX_REQUEST_TOKENS || n_pages > KVT_MAX_REQUEST_TOKENS))
         status =
             kvt_error(KVT_EINVAL, "pages %zu and %zu on: no path is so long", first_page, n_pages);
+    if (status == KVT_OK)
+        status = check_call(lease, "from", from, lease->client->geometry.n_layers,
+                            tokens_of(lease, first_page, n_pages), blocks, stream);
     if (status == KVT_OK && n_pages > 0)
         status = encode_pages(lease, first_page, n_pages, from, blocks, stream);
     kvt_client_leave(lease->client);

@@ -192,6 +192,26 @@ static void check_decode(kvt_lease *lease, kit_kv *kv, uint32_t salt, size_t fir
     CHECK(kit_right(kv, salt, first, n));
 }
 
+/* Elements that are not at multiples of 2 bytes, and rows that overlap, are refused in words. */
+static void check_odd(kvt_lease *lease, int claims) {
+    static kit_kv kv;
+    for (int wrong = 0; wrong < 2; wrong++) {
+        kvt_layout odd = kit_layout(&kv, 0);
+        odd.token_stride_bytes[0] = wrong ? 2 * KIT_DIM : 2 * KIT_ROW + 1;
+        const char *words = wrong ? "->part[0] would overlap" : "->token_stride_bytes[0] is";
+        if (claims) {
+            CHECK_EQ(kvt_encode(lease, 0, &odd), KVT_EINVAL);
+            CHECK_MSG(strstr(kvt_last_error(), words), "%s", kvt_last_error());
+            CHECK_EQ(kvt_encode_group(lease, 0, 0, &odd), KVT_EINVAL);
+        } else {
+            CHECK_EQ(kvt_decode(lease, 0, 2, 0, 1, &odd), KVT_EINVAL);
+            CHECK_MSG(strstr(kvt_last_error(), words), "%s", kvt_last_error());
+            CHECK_EQ(kvt_decode_rows(lease, 0, 2, 0, 1, &odd), KVT_EINVAL);
+        }
+        CHECK_MSG(strstr(kvt_last_error(), words), "%s", kvt_last_error());
+    }
+}
+
 /* Sealed by one, decoded by another, in pieces and layer by layer. */
 static void test_pages(void) {
     begin();
@@ -205,6 +225,7 @@ static void test_pages(void) {
     size_t sealed = 1;
     CHECK_STATUS(kvt_seal(lease, &sealed), KVT_OK); /* nothing encoded */
     CHECK_EQ(sealed, 0);
+    check_odd(lease, 1);
     for (size_t page = 4; page-- > 0;) /* any order */
         CHECK_STATUS(kit_encode(lease, page == 2 ? &theirs : &ours, page), KVT_OK);
     CHECK_STATUS(kit_encode(lease, &ours, 2), KVT_OK); /* the second counts */
@@ -246,6 +267,7 @@ static void test_pages(void) {
     CHECK_EQ(kvt_decode(other, 0, SIZE_MAX, 0, 1, &to), KVT_EINVAL);
     CHECK_EQ(kvt_decode(other, 0, 1, 0, UINT32_MAX, &to), KVT_EINVAL);
     CHECK_EQ(kvt_decode(other, 0, 1, 0, 1, NULL), KVT_EINVAL);
+    check_odd(other, 0);
     CHECK_EQ(kit_encode(other, &ours, 0), KVT_EINVAL); /* it claims nothing */
     CHECK_STATUS(kvt_release(other), KVT_OK);
     CHECK_STATUS(kvt_release(lease), KVT_OK);

@@ -74,6 +74,14 @@ static void test_refused(const kvt_geometry *g) {
     CHECK_EQ(kvt_codec_decode(g, 0, page, n - 1, 0, 1, 0, 1, &from.layout), KVT_ECORRUPT);
     CHECK_EQ(kvt_codec_decode(g, 0, page, n, 0, 1, 0, 1, NULL), KVT_EINVAL);
     CHECK_EQ(kvt_codec_transcode(g, 0, "i4", 1, page, n, NULL, room, &n), KVT_EINVAL);
+    kvt_layout odd = from.layout;
+    odd.token_stride_bytes[1]++;
+    CHECK_EQ(kvt_codec_encode(g, 0, "i8", 1, 5, &odd, page, room, &n), KVT_EINVAL);
+    CHECK(strstr(kvt_last_error(), "from->token_stride_bytes[1]"));
+    CHECK_EQ(kvt_codec_decode(g, 0, page, n, 0, 5, 0, 1, &odd), KVT_EINVAL);
+    CHECK(strstr(kvt_last_error(), "to->token_stride_bytes[1]"));
+    CHECK_EQ(kvt_codec_decode(g, 0, page, n, 0, UINT32_MAX, 0, UINT32_MAX, &from.layout),
+             KVT_EINVAL);
     free(page);
     kv_free(&from);
 }

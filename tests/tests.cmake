@@ -189,6 +189,7 @@ endif()
 kvt_test(test_client_faults SOURCES test_client_faults.c fake_daemon.c ${client_test})
 
 kvt_test(test_codec_calls SOURCES test_codec_calls.c LIBS kvtrunk_static)
+kvt_test(test_layout SOURCES test_layout.c LIBS kvtrunk_static LABELS unit)
 
 kvt_test(test_real_kv SOURCES test_real_kv.c LIBS kvt_kernels m)
 

@@ -412,6 +412,41 @@ static void refuse_memory(kvt_lease *lease, const kvt_layout *layout, void *part
     CHECK_MSG(strstr(kvt_last_error(), "from->part[1]"), "%s", kvt_last_error());
 }
 
+/* A kernel would take the process's GPU down at the first element that is not at a multiple of 2
+ * bytes; and rows that overlap are nobody's. By decoding, and by encoding if it `claims`. */
+static void refuse_layouts(kvt_lease *lease, const kvt_layout *good, int claims, void *stream) {
+    static const char *const words[] = {"->part[1] is 0x",
+                                        "->token_stride_bytes[1] is 129",
+                                        "->token_stride_bytes[1] is 0",
+                                        "->head_stride_bytes[1] is 62",
+                                        "->layer_stride_bytes[1] is 1",
+                                        "->part[1] would overlap",
+                                        "->token_stride_bytes[1] is 129"};
+    uint32_t numbers[] = {3, 1, 2, 0};
+    kvt_block_table table = {numbers, 4, 16, 0}, tiny = {numbers, 4, 1, 0};
+    for (int wrong = 0; wrong < 7; wrong++) {
+        kvt_layout bad = *good;
+        const kvt_block_table *blocks = wrong % 2 ? &table : NULL;
+        if (wrong == 0)
+            bad.part[1] = (char *)bad.part[1] + 1;
+        if (wrong == 1 || wrong == 2 || wrong == 6)
+            bad.token_stride_bytes[1] = wrong == 2 ? 0 : 129;
+        if (wrong == 3)
+            bad.head_stride_bytes[1] = 62;
+        if (wrong == 4)
+            bad.layer_stride_bytes[1] = 1;
+        if (wrong == 5)
+            bad.token_stride_bytes[1] = bad.head_stride_bytes[1];
+        if (wrong == 6)
+            blocks = &tiny;
+        kvt_status status = claims ? kvt_encode_device(lease, 0, 1, &bad, blocks, stream)
+                                   : kvt_decode_device(lease, 0, wrong == 6 ? 1 : 32, 0, E2E_LAYERS,
+                                                       &bad, blocks, stream);
+        CHECK_EQ(status, KVT_EINVAL);
+        CHECK_MSG(strstr(kvt_last_error(), words[wrong]), "%s", kvt_last_error());
+    }
+}
+
 static void test_arguments(const e2e_daemon *d) {
     e2e_worker w;
     uint32_t tokens[40];
@@ -438,6 +473,12 @@ static void test_arguments(const e2e_daemon *d) {
     refuse_memory(lease, &to, pinned, "is pinned host memory", w.stream);
     refuse_memory(lease, &to, (void *)(uintptr_t)4096, "no memory at all", w.stream);
     GPU_CALL("cudaFreeHost", (void *), pinned);
+    refuse_layouts(lease, &to, 0, w.stream);
+    CHECK_EQ(kvt_release(lease), KVT_OK);
+    for (uint32_t t = 0; t < 40; t++)
+        tokens[t] += 1000;
+    CHECK_EQ(kvt_acquire(w.client, tokens, 40, KVT_CLAIM, &lease), KVT_OK);
+    refuse_layouts(lease, &to, 1, w.stream);
     CHECK_EQ(kvt_release(lease), KVT_OK);
     e2e_worker_close(&w);
 }
