@@ -151,8 +151,12 @@ static void *call_at_rate(void *context) {
     pthread_barrier_wait(k->ready);
     sleep_until(*k->start);
     for (uint32_t i = 0; i < k->n_calls; i++) {
-        sleep_until(*k->start + (double)(k->first + i * k->stride) / RATE);
-        k->us[i] = acquire_once(client, k->tokens, 4096, 0) * 1e6;
+        /* Timed from when it was due: one session that waits for an answer asks nothing meanwhile,
+         * so that its own figures would leave out the calls that met the same delay. */
+        double due = *k->start + (double)(k->first + i * k->stride) / RATE;
+        sleep_until(due);
+        double late = bench_now() - due;
+        k->us[i] = (late + acquire_once(client, k->tokens, 4096, 0)) * 1e6;
     }
     for (uint32_t i = 0; i < LEASES; i++)
         CHECK_EQ(kvt_release(leases[i]), KVT_OK);
@@ -199,7 +203,7 @@ void bench_sessions(void) {
         one[i] = p99_of(&d, tokens, 1);
         many[i] = p99_of(&d, tokens, SESSIONS);
     }
-    bench_report(&(bench_row){.name = "64 sessions of 100 leases: acquire, 99 %",
+    bench_report(&(bench_row){.name = "64 sessions of 100 leases: acquire from when it is due, 99 %",
                               .value = bench_percentile(many, ROUNDS, 50),
                               .unit = "us",
                               .base = "one session of 100 leases, same rate",
