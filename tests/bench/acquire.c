@@ -203,7 +203,7 @@ void bench_sessions(void) {
         one[i] = p99_of(&d, tokens, 1);
         many[i] = p99_of(&d, tokens, SESSIONS);
     }
-    bench_report(&(bench_row){.name = "64 sessions of 100 leases: acquire from when it is due, 99 %",
+    bench_report(&(bench_row){.name = "64 sessions of 100 leases: acquire since due, 99 %",
                               .value = bench_percentile(many, ROUNDS, 50),
                               .unit = "us",
                               .base = "one session of 100 leases, same rate",
