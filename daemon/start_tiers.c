@@ -27,8 +27,11 @@ static int open_disk(tenant *t) {
     } else {
         snprintf(dir, sizeof dir, "%s", v->disk_dir);
     }
-    tier_disk_options wanted = {
-        .dir = dir, .budget_bytes = v->disk, .host_fd = t->host.fd, .host_bytes = t->host.bytes};
+    tier_disk_options wanted = {.dir = dir,
+                                .budget_bytes = v->disk,
+                                .host_fd = t->host.fd,
+                                .host_bytes = t->host.bytes,
+                                .now_ms = shell_now_ms};
     notify_send("STATUS=opening %s", dir);
     kvt_status status = tier_disk_open(&wanted, why, sizeof why, &t->disk);
     if (status == KVT_OK &&

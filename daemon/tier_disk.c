@@ -1,6 +1,7 @@
 /* tier_disk.c - see tier_disk.h. */
 #include "daemon/tier_disk.h"
 #include "client/assert.h"
+#include "daemon/fullness.h"
 #include "daemon/log.h"
 
 #include <stdlib.h>
@@ -29,35 +30,46 @@ struct tier_disk {
     core_job *refused;           /* the disk did not take them: handed back by the next step */
     uint32_t realms[MAX_REALMS]; /* the last ones that were named to the disk, by number */
     uint32_t next_realm;
-    int is_full; /* said so in the log */
+    fullness fullness;
+    uint64_t (*now_ms)(void *context);
     char dir[];
 };
 
 /* --- what the disk says ------------------------------------------------------------------------
  */
 
+/* Free bytes of the file system, if they are few: then it is that, and not the budget, which is
+ * used up as it should be, that refuses pages. UINT64_MAX else. */
+static uint64_t few_bytes(const tier_disk *d) {
+    struct statvfs fs;
+    if (statvfs(d->dir, &fs) != 0)
+        return UINT64_MAX;
+    uint64_t free_bytes = (uint64_t)fs.f_bavail * fs.f_frsize;
+    return free_bytes <= LOW_BYTES ? free_bytes : UINT64_MAX;
+}
+
 /* A file system that others have filled: nothing else would tell why pages are not written. */
 static void note_full(tier_disk *d, const disk_request *request) {
     uint32_t n_full = 0, n_good = 0;
-    struct statvfs fs;
     for (uint32_t i = 0; i < request->n_items; i++) {
         n_full += request->items[i].status == KVT_EFULL;
         n_good += request->items[i].status == KVT_OK;
     }
-    if (d->is_full && n_full == 0 && n_good > 0) {
-        log_write(LOG_INFO, "disk: there is room again: pages are written");
-        d->is_full = 0;
+    uint64_t free_bytes = n_full > 0 ? few_bytes(d) : UINT64_MAX;
+    switch (fullness_note(&d->fullness, free_bytes != UINT64_MAX, n_good > 0, d->now_ms(NULL))) {
+    case FULLNESS_FULL:
+        log_write(LOG_WARNING,
+                  "disk: the file system of %s has %llu KiB left: pages are not written until "
+                  "there is room, or some of the tier's go; asked again every few seconds",
+                  d->dir, (unsigned long long)free_bytes >> 10);
+        break;
+    case FULLNESS_ROOM:
+        log_write(LOG_INFO, "disk: there is room again: for %d s no page was refused",
+                  FULLNESS_CALM_MS / 1000);
+        break;
+    default:
+        break;
     }
-    if (d->is_full || n_full == 0 || statvfs(d->dir, &fs) != 0)
-        return;
-    unsigned long long free_bytes = (unsigned long long)fs.f_bavail * fs.f_frsize;
-    if (free_bytes > LOW_BYTES)
-        return; /* the budget is used up, which is as it should be */
-    log_write(LOG_WARNING,
-              "disk: the file system of %s has %llu KiB left: pages are not written until there is "
-              "room, or some of the tier's go; asked again every few seconds",
-              d->dir, free_bytes >> 10);
-    d->is_full = 1;
 }
 
 static void on_done(void *context, disk_request *request) {
@@ -135,6 +147,7 @@ kvt_status tier_disk_open(const tier_disk_options *options, char *why, size_t wh
     if (!d)
         return KVT_ENOMEM;
     memcpy(d->dir, options->dir, dir_bytes);
+    d->now_ms = options->now_ms;
     for (uint32_t i = 0; i < MAX_REQUESTS; i++) {
         d->slots[i].next = d->free_slots;
         d->free_slots = &d->slots[i];

@@ -15,6 +15,7 @@ typedef struct tier_disk_options {
     uint64_t budget_bytes;
     int host_fd;
     uint64_t host_bytes;
+    uint64_t (*now_ms)(void *context); /* the core's clock */
 } tier_disk_options;
 
 /* Starts the disk; what it finds is told to the core that tier_disk_serve names. Errors as
