@@ -9,7 +9,7 @@
  *     17 1536 12 u7 0+1,2+2
  *   A run first+count stands for the ids first, first + 1, ...; no runs at all are a "-", as is an
  *   unknown session. An id is a block of block_tokens tokens, and stands for everything in front of
- *   it too. The last block counts as full.
+ *   it too. The last block counts as full, or is left out where it is not.
  *
  * Token streams, one JSON object a line, members in this order, i rising from 0 by 1:
  *     {"i":0,"t":0,"s":"u7","out":67,"ref":-1,"common":0,"new":[5,6,7]}
@@ -18,8 +18,9 @@
  * `new`. ref is -1 when common is 0. So the second request above is 5, 6, 8.
  *
  * The reader is strict: a number with a leading zero, a space too many, a time that goes back, an
- * id over 32 bits, a request too many or too few are refused, with the line's number (from 1) and
- * what is wrong with it. A gzip file that is cut short or damaged is refused too.
+ * id over 32 bits, a request too many or too few, input_tokens that are not those of the blocks are
+ * refused, with the line's number (from 1) and what is wrong with it. A gzip file that is cut short
+ * or damaged is refused too.
  *
  * It streams: PCT1 takes the memory of one line and one request, a token stream that of all its
  * `new` tokens, since any earlier request may be referred to. A trace is used by one thread.

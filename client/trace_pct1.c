@@ -4,6 +4,30 @@
 
 #include "client/trace_state.h"
 
+/* Words for people: something, without blanks around it, and nothing that a terminal obeys. */
+static kvt_status take_source(trace *t, trace_cursor *cursor) {
+    size_t n = (size_t)(cursor->end - cursor->at);
+    if (n > TRACE_MAX_SOURCE_BYTES) {
+        return trace_fail(t, KVT_ESYNTAX, cursor, "source is over %d bytes long",
+                          TRACE_MAX_SOURCE_BYTES);
+    }
+    if (n == 0) {
+        return trace_fail(t, KVT_ESYNTAX, cursor, "source is empty: say where the trace is from");
+    }
+    if (*cursor->at == ' ' || cursor->end[-1] == ' ') {
+        return trace_fail(t, KVT_ESYNTAX, cursor, "source begins or ends with a space");
+    }
+    memcpy(t->info.source, cursor->at, n);
+    t->info.source[n] = '\0';
+    for (; cursor->at < cursor->end; cursor->at++) {
+        unsigned char c = (unsigned char)*cursor->at;
+        if (c < ' ' || c == 127) {
+            return trace_fail(t, KVT_ESYNTAX, cursor, "byte 0x%02x in source", c);
+        }
+    }
+    return KVT_OK;
+}
+
 /* # PCT1 block_tokens=512 requests=12031 source=... */
 kvt_status trace_pct1_header(trace *t) {
     trace_cursor cursor = trace_line_start(t);
@@ -20,17 +44,10 @@ kvt_status trace_pct1_header(trace *t) {
     }
     if ((status = trace_expect(t, &cursor, " requests=")) != KVT_OK ||
         (status = trace_number(t, &cursor, "requests", UINT32_MAX, &n_requests)) != KVT_OK ||
-        (status = trace_expect(t, &cursor, " source=")) != KVT_OK) {
+        (status = trace_expect(t, &cursor, " source=")) != KVT_OK ||
+        (status = take_source(t, &cursor)) != KVT_OK) {
         return status;
     }
-    size_t n = (size_t)(cursor.end - cursor.at);
-    if (n > TRACE_MAX_SOURCE_BYTES || memchr(cursor.at, '\0', n) != NULL) {
-        return trace_fail(t, KVT_ESYNTAX, &cursor,
-                          "source is over %d bytes long or has a zero byte in it",
-                          TRACE_MAX_SOURCE_BYTES);
-    }
-    memcpy(t->info.source, cursor.at, n);
-    t->info.source[n] = '\0';
     t->info.block_tokens = (uint32_t)block_tokens;
     t->info.n_requests = n_requests;
     return KVT_OK;
@@ -103,6 +120,22 @@ static kvt_status read_session(trace *t, trace_cursor *cursor) {
     return status;
 }
 
+/* The last block may have been left out where it is not full. Anything else is a header of another
+ * trace, and every figure would be off. */
+static kvt_status check_blocks(trace *t, const trace_cursor *place, uint64_t input_tokens,
+                               uint32_t n_tokens) {
+    uint64_t block_tokens = t->info.block_tokens, n_blocks = n_tokens / block_tokens;
+    uint64_t full = input_tokens / block_tokens;
+    if (n_blocks == full || (n_blocks == full + 1 && input_tokens % block_tokens != 0)) {
+        return KVT_OK;
+    }
+    return trace_fail(t, KVT_ESYNTAX, place,
+                      "input_tokens is %llu, but %llu blocks of %llu tokens are named: is "
+                      "block_tokens of the header right?",
+                      (unsigned long long)input_tokens, (unsigned long long)n_blocks,
+                      (unsigned long long)block_tokens);
+}
+
 /* t_ms input_tokens output_tokens session runs */
 kvt_status trace_pct1_line(trace *t, trace_request *request) {
     trace_cursor cursor = trace_line_start(t), time = cursor;
@@ -113,15 +146,19 @@ kvt_status trace_pct1_line(trace *t, trace_request *request) {
     }
     kvt_status status = trace_number(t, &cursor, "t_ms", TRACE_MAX_T_MS, &t_ms);
     if (status != KVT_OK || (status = trace_take_time(t, &time, t_ms)) != KVT_OK ||
-        (status = trace_expect(t, &cursor, " ")) != KVT_OK ||
-        (status = trace_number(t, &cursor, "input_tokens", UINT32_MAX, &input_tokens)) != KVT_OK ||
+        (status = trace_expect(t, &cursor, " ")) != KVT_OK) {
+        return status;
+    }
+    trace_cursor input = cursor;
+    if ((status = trace_number(t, &cursor, "input_tokens", UINT32_MAX, &input_tokens)) != KVT_OK ||
         (status = trace_expect(t, &cursor, " ")) != KVT_OK ||
         (status = trace_number(t, &cursor, "output_tokens", UINT32_MAX, &output_tokens)) !=
             KVT_OK ||
         (status = trace_expect(t, &cursor, " ")) != KVT_OK ||
         (status = read_session(t, &cursor)) != KVT_OK ||
         (status = trace_expect(t, &cursor, " ")) != KVT_OK ||
-        (status = read_runs(t, &cursor, &request->n_tokens)) != KVT_OK) {
+        (status = read_runs(t, &cursor, &request->n_tokens)) != KVT_OK ||
+        (status = check_blocks(t, &input, input_tokens, request->n_tokens)) != KVT_OK) {
         return status;
     }
     request->t_ms = t_ms;

@@ -48,8 +48,8 @@ static trace *open_good(const char *name) {
 static const char pct1[] = "# PCT1 block_tokens=4 requests=4 source=by hand, for this test\n"
                            "0 7 500 - 0+1,4294967295+1\n"
                            "0 0 0 u7 -\n"
-                           "12 5 1 0348 0+1,3+2\n"
-                           "1000000000000000 4294967295 4294967295 - 3+1\n";
+                           "12 9 1 0348 0+1,3+2\n"
+                           "1000000000000000 4 4294967295 - 3+1\n";
 
 static void check_block(const uint32_t *tokens, uint32_t id) {
     CHECK_EQ(tokens[0], id);
@@ -187,6 +187,14 @@ static const broken cases[] = {
     {"# PCT1 block_tokens=4 source=s\n", KVT_ESYNTAX, 1, "requests="},
     {"# PCT1 block_tokens=4 requests=4294967296 source=s\n", KVT_ESYNTAX, 1, "over 4294967295"},
     {"# PCT1 block_tokens=4 requests=1\n", KVT_ESYNTAX, 1, "source="},
+    {"# PCT1 block_tokens=4 requests=1 source=\n0 4 1 - 0+1\n", KVT_ESYNTAX, 1, "source is empty"},
+    {"# PCT1 block_tokens=4 requests=1 source= s\n", KVT_ESYNTAX, 1, "a space"},
+    {"# PCT1 block_tokens=4 requests=1 source=s \n", KVT_ESYNTAX, 1, "a space"},
+    {"# PCT1 block_tokens=4 requests=1 source=s\r\n0 4 1 - 0+1\n", KVT_ESYNTAX, 1, "byte 0x0d"},
+    {"# PCT1 block_tokens=4 requests=1 source=a\x1b[2Jb\n", KVT_ESYNTAX, 1, "byte 0x1b"},
+    {"# PCT1 block_tokens=4  requests=1 source=s\n", KVT_ESYNTAX, 1, "requests="},
+    {"# PCT1 block_tokens=4 requests=1 source=s requests=1\n0 4 1 - 0+2\n", KVT_ESYNTAX, 2,
+     "2 blocks of 4"},
     /* PCT1, the fields of a line */
     {HEAD "0 7 5 - 0+1\n\n", KVT_ESYNTAX, 3, "t_ms"},
     {HEAD "x 7 5 - 0+1\n", KVT_ESYNTAX, 2, "'x'"},
@@ -219,6 +227,12 @@ static const broken cases[] = {
     {HEAD "0 7 5 - 0+262145\n", KVT_ELIMIT, 2, "1048576"},
     {HEAD "0 7 5 - 0+262144,1+1\n", KVT_ELIMIT, 2, "1048576"},
     {BIG "0 7 5 - 0+4294967295\n", KVT_ELIMIT, 2, "1048576"},
+    /* PCT1, tokens and blocks: 7 tokens are one full block, or two */
+    {HEAD "0 7 5 - 0+3\n", KVT_ESYNTAX, 2, "column 3: input_tokens is 7, but 3 blocks of 4 tokens"},
+    {HEAD "0 7 5 - -\n", KVT_ESYNTAX, 2, "0 blocks"},
+    {HEAD "0 8 5 - 0+2\n0 8 5 - 0+3\n", KVT_ESYNTAX, 3, "3 blocks"},
+    {HEAD "0 8 5 - 0+1\n", KVT_ESYNTAX, 2, "1 blocks"},
+    {HEAD "0 0 5 - 0+1\n", KVT_ESYNTAX, 2, "1 blocks"},
     /* PCT1, the number of requests */
     {HEAD "0 7 5 - 0+1\n", KVT_ESYNTAX, 2, "1 requests, but its header says 2"},
     {HEAD, KVT_ESYNTAX, 1, "0 requests, but its header says 2"},
@@ -293,7 +307,8 @@ static void broken_lines_are_refused(void) {
 }
 
 static void a_request_may_have_the_most_tokens(void) {
-    static const char most[] = "# PCT1 block_tokens=65536 requests=1 source=s\n0 7 5 - 9+16\n";
+    static const char most[] =
+        "# PCT1 block_tokens=65536 requests=1 source=s\n0 1048576 5 - 9+16\n";
     write_plain("most", most, sizeof most - 1);
     trace *t = open_good("most");
     trace_request r;
