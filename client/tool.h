@@ -16,9 +16,11 @@ enum {
     TOOL_FAILED = 1,    /* the job was done and came out wrong */
     TOOL_USAGE = 2,     /* arguments */
     TOOL_NO_DAEMON = 3, /* nobody answers */
-    TOOL_BAD_INPUT = 4, /* a file cannot be read or does not parse */
-    TOOL_SYSTEM = 5,    /* the system failed (memory, a process, a folder) */
-    TOOL_HELPED = -1,   /* help was asked for and given: the command has nothing more to do */
+    TOOL_BAD_INPUT =
+        4, /* a file cannot be read or does not parse; the daemon has not what is asked for */
+    TOOL_SYSTEM = 5,  /* the system failed (memory, a process, a folder) */
+    TOOL_BUSY = 6,    /* not now: another call is at it */
+    TOOL_HELPED = -1, /* help was asked for and given: the command has nothing more to do */
 };
 
 /* --- commands -----------------------------------------------------------------------------------
@@ -72,6 +74,10 @@ int tool_code(kvt_status status);
 /* Each in one of eight static buffers that take turns. "1,234,567"; "1.2 MiB" or "832 bytes". */
 const char *tool_number(uint64_t n);
 const char *tool_size(uint64_t n_bytes);
+
+/* The number at the beginning of the text: digits, and a point with digits if it has a fraction;
+ * *ret_end is what stands behind it. -1 if there is none (strtod would take 0x10, 1e3, nan). */
+double tool_decimal(const char *text, const char **ret_end);
 
 /* Writes a JSON string, quotes included. */
 void tool_json_text(FILE *to, const char *text);

@@ -52,24 +52,47 @@ typedef struct prefix {
     size_t n_tokens;
 } prefix;
 
-/* Token ids with commas or white space between them. */
-static int parse_tokens(char *text, int bad_code, prefix *ret) {
+static const char white[] = " \t\r\n";
+
+static int take_token(const char **at, int bad_code, prefix *ret) {
+    char *end;
+    errno = 0;
+    unsigned long long n = strtoull(*at, &end, 10);
+    if (**at < '0' || **at > '9' || !strchr(" \t\r\n,]", *end) || errno || n > UINT32_MAX)
+        return tool_fail(bad_code, "token %zu is \"%.*s\"; a number up to %u is needed",
+                         ret->n_tokens, (int)strcspn(*at, " \t\r\n,]"), *at, UINT32_MAX);
+    ret->tokens[ret->n_tokens++] = (uint32_t)n;
+    *at = end;
+    return TOOL_OK;
+}
+
+/* Token ids with a comma or white space between them; brackets around all of them, as in JSON, may
+ * stand there. A comma has a number on either side: where one is missing, something is lost. */
+static int parse_tokens(const char *text, int bad_code, prefix *ret) {
     size_t room = strlen(text) / 2 + 1;
+    const char *at = text + strspn(text, white);
+    int in_brackets = *at == '[', code = TOOL_OK;
     *ret = (prefix){.tokens = malloc(room * sizeof *ret->tokens)};
     if (!ret->tokens)
         return tool_fail(TOOL_SYSTEM, "no memory for %zu tokens", room);
-    char *rest = NULL;
-    for (char *word = strtok_r(text, ", \t\r\n[]", &rest); word;
-         word = strtok_r(NULL, ", \t\r\n[]", &rest)) {
-        char *end;
-        errno = 0;
-        unsigned long long n = strtoull(word, &end, 10);
-        if (*word < '0' || *word > '9' || *end || errno || n > UINT32_MAX)
-            return tool_fail(bad_code, "token %zu is \"%.20s\"; a number up to %u is needed",
-                             ret->n_tokens, word, UINT32_MAX);
-        ret->tokens[ret->n_tokens++] = (uint32_t)n;
+    at += in_brackets;
+    at += strspn(at, white);
+    for (int after_comma = 0; code == TOOL_OK && (after_comma || (*at && *at != ']'));) {
+        code = take_token(&at, bad_code, ret);
+        at += strspn(at, white);
+        after_comma = code == TOOL_OK && *at == ',';
+        at += after_comma;
+        at += strspn(at, white);
     }
-    return ret->n_tokens ? TOOL_OK : tool_fail(bad_code, "there are no tokens");
+    if (code == TOOL_OK && in_brackets && *at == ']')
+        at += 1 + strspn(at + 1, white);
+    else if (code == TOOL_OK && in_brackets)
+        code = tool_fail(bad_code, "the list of tokens begins with [ and does not end with ]");
+    if (code == TOOL_OK && *at)
+        code = tool_fail(bad_code, "behind the tokens stands \"%.20s\"", at);
+    if (code == TOOL_OK && ret->n_tokens == 0)
+        code = tool_fail(bad_code, "there are no tokens");
+    return code;
 }
 
 enum { MAX_TEXT_BYTES = 16 << 20 };
@@ -103,10 +126,8 @@ static int take_prefix(const char *list, const char *file, prefix *ret) {
     if (!list && !file)
         return TOOL_OK;
     int code = list ? TOOL_OK : read_text(file, &text);
-    if (code == TOOL_OK && list && !(text = strdup(list)))
-        code = tool_fail(TOOL_SYSTEM, "no memory");
     if (code == TOOL_OK)
-        code = parse_tokens(text, list ? TOOL_USAGE : TOOL_BAD_INPUT, ret);
+        code = parse_tokens(list ? list : text, list ? TOOL_USAGE : TOOL_BAD_INPUT, ret);
     free(text);
     return code;
 }
@@ -231,10 +252,14 @@ static int run_unpin(const tool_command *self, int argc, char **argv) {
     if (code != TOOL_OK)
         return code;
     char *end = NULL;
+    errno = 0;
     unsigned long long number = n ? strtoull(operand, &end, 10) : 0;
-    if (n == 0 || *operand < '0' || *operand > '9' || *end)
-        return tool_fail(TOOL_USAGE,
-                         "unpin: the number of a pin is needed; kvtrunk pin lists them");
+    if (n == 0 || *operand < '0' || *operand > '9' || *end || errno || number == 0)
+        return tool_fail(
+            TOOL_USAGE,
+            "unpin%s%.40s: the number of a pin is needed, 1 to %llu; kvtrunk pin lists "
+            "them",
+            n ? " " : "", n ? operand : "", (unsigned long long)UINT64_MAX);
     code = tool_connect(socket, "kvtrunk unpin", &client);
     if (code != TOOL_OK)
         return code;

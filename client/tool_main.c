@@ -36,8 +36,11 @@ static const char tail[] =
     "  kvtrunk tree --lines 20\n"
     "\n"
     "Exit codes: 0 it went well; 1 the job came out wrong (wrong bytes, a worker or the daemon\n"
-    "died); 2 usage; 3 no daemon answers; 4 a file cannot be read or does not parse; 5 the system\n"
-    "failed (memory, processes, files, permission).\n"
+    "died); 2 usage; 3 no daemon answers, or not in time; 4 a file cannot be read or does not "
+    "parse,\n"
+    "or the daemon has not what was asked for (realm, pin, disk tier); 5 the system failed "
+    "(memory,\n"
+    "processes, files, permission); 6 not now, another call is at it.\n"
     "\n"
     "`kvtrunk COMMAND --help` says more; so do kvtrunk(1), kvtrunkd(8) and kvtrunk.h.\n";
 
@@ -80,6 +83,8 @@ int tool_code(kvt_status status) {
     case KVT_EIO:
     case KVT_EDENIED:
         return TOOL_SYSTEM;
+    case KVT_EBUSY:
+        return TOOL_BUSY;
     default:
         return TOOL_FAILED;
     }

@@ -138,11 +138,11 @@ out:
  */
 
 static int take_capacity(const char *text, uint64_t unique_pages, uint64_t *ret_max_pages) {
-    char *end;
-    double n = strtod(text, &end);
+    const char *end;
+    double n = tool_decimal(text, &end);
     int percent = strcmp(end, "%") == 0;
-    if (*text < '0' || *text > '9' || (*end && !percent) || !(n > 0) ||
-        n > (percent ? 1000 : 1 << 26) || (!percent && n != (double)(uint64_t)n))
+    if ((*end && !percent) || !(n > 0) || n > (percent ? 1000 : 1 << 26) ||
+        (!percent && n != (double)(uint64_t)n))
         return tool_fail(TOOL_USAGE,
                          "replay --capacity %s: a number of pages is needed, or a part of the "
                          "trace's different pages such as 10%%",

@@ -59,16 +59,15 @@ static int next_item(const char **list, char *item) {
     return 1;
 }
 
-/* "5%", "4096", "64GiB". */
+/* "5%", "4096", "1B", "64GiB". */
 static int read_capacity(const request *r, const char *text, capacity *ret) {
-    static const char *const units[] = {"", "KiB", "MiB", "GiB", "TiB"};
-    char *end;
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    const char *end = "?";
     double all = (double)r->plain_bytes * (double)r->trace.n_pages;
-    double n = strtod(text, &end), bytes = -1;
-    if (*text < '0' || *text > '9')
-        end = (char *)"?";
-    if (strcmp(end, "%") == 0) { /* whole pages, as the trace's own count of hits has them; one of a
-                                  * trace that has but a few */
+    double n = tool_decimal(text, &end), bytes = *end ? -1 : n;
+    if (strcmp(end, "%") == 0 && n >= 0 &&
+        n <= 1e6) { /* whole pages, as the trace's own count of hits has them; one of a
+                     * trace that has but a few */
         double pages = (double)(uint64_t)((double)r->trace.n_pages * n / 100);
         bytes = (n > 0 && pages < 1 ? 1 : pages) * (double)r->plain_bytes;
     }

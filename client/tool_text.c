@@ -1,6 +1,8 @@
 /* tool_text.c - numbers and texts as people and JSON read them; the clock. */
 #include "client/tool.h"
 
+#include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 static char *next_buffer(void) {
@@ -32,6 +34,14 @@ const char *tool_size(uint64_t n_bytes) {
     }
     snprintf(to, 40, unit == 0 ? "%.0f %s" : "%.1f %s", n, units[unit]);
     return to;
+}
+
+double tool_decimal(const char *text, const char **ret_end) {
+    size_t n = strspn(text, "0123456789"), more = 0;
+    if (n > 0 && text[n] == '.')
+        more = strspn(text + n + 1, "0123456789");
+    *ret_end = text + n + (more > 0 ? 1 + more : 0);
+    return n > 0 ? strtod(text, NULL) : -1;
 }
 
 void tool_json_text(FILE *to, const char *text) {

@@ -11,6 +11,42 @@
         .help = "give up after so long (600000)"                                                   \
     }
 
+/* Of the daemon's report, the part that is about the disk; *ret_root is the caller's. Without a
+ * disk tier none of these commands has anything to look at. */
+static int disk_report(const tool_command *self, kvt_client *client, cJSON **ret_root,
+                       const cJSON **ret_disk) {
+    char *text = NULL;
+    kvt_status status = kvt_status_json(client, &text);
+    if (status != KVT_OK)
+        return tool_failed(status);
+    cJSON *root = cJSON_Parse(text);
+    const cJSON *disk = cJSON_GetObjectItemCaseSensitive(root, "disk");
+    int code = TOOL_OK;
+    if (!root)
+        code = tool_fail(TOOL_FAILED, "the daemon's report is no JSON: %.60s", text);
+    else if (!disk)
+        code = tool_fail(TOOL_BAD_INPUT,
+                         "%s: the daemon has no disk tier: set \"disk_dir\" in its configuration "
+                         "(kvtrunkd.conf(5)) and start it anew",
+                         self->name);
+    kvt_free(text);
+    if (code != TOOL_OK) {
+        cJSON_Delete(root);
+        return code;
+    }
+    *ret_root = root;
+    *ret_disk = disk;
+    return TOOL_OK;
+}
+
+static int has_disk(const tool_command *self, kvt_client *client) {
+    cJSON *root = NULL;
+    const cJSON *disk;
+    int code = disk_report(self, client, &root, &disk);
+    cJSON_Delete(root);
+    return code;
+}
+
 /* Reads the options that these commands share, and connects. ret_wait_ms NULL: nothing waits. */
 static int begin(const tool_command *self, int argc, char **argv, const char *name, int *ret_json,
                  uint64_t *ret_wait_ms, kvt_client **ret_client) {
@@ -43,29 +79,44 @@ static void print_never(kvt_client *client) {
     kvt_free(text);
 }
 
+static void print_spill(kvt_client *client, const kvt_spill_info *info, int json) {
+    if (json) {
+        printf("{\"disk_pages\":%llu,\"dirty_pages\":%llu}\n", (unsigned long long)info->disk_pages,
+               (unsigned long long)info->dirty_pages);
+        return;
+    }
+    printf("%s pages are on disk", tool_number(info->disk_pages));
+    printf(info->dirty_pages ? ", %s are not yet\n" : "\n", tool_number(info->dirty_pages));
+    if (info->dirty_pages)
+        print_never(client);
+}
+
 static int run_spill(const tool_command *self, int argc, char **argv) {
     kvt_client *client = NULL;
     kvt_spill_info info;
     uint64_t wait_ms;
     int json = 0, code = begin(self, argc, argv, "kvtrunk spill", &json, &wait_ms, &client);
-    if (code != TOOL_OK)
-        return code;
-    kvt_status status = kvt_spill(client, (uint32_t)wait_ms, &info);
-    if (status != KVT_OK) {
-        code = tool_failed(status);
-    } else if (json) {
-        printf("{\"disk_pages\":%llu,\"dirty_pages\":%llu}\n", (unsigned long long)info.disk_pages,
-               (unsigned long long)info.dirty_pages);
-    } else {
-        printf("%s pages are on disk", tool_number(info.disk_pages));
-        printf(info.dirty_pages ? ", %s are not yet\n" : "\n", tool_number(info.dirty_pages));
-        if (info.dirty_pages)
-            print_never(client);
+    if (code == TOOL_OK)
+        code = has_disk(self, client);
+    if (code == TOOL_OK) {
+        kvt_status status = kvt_spill(client, (uint32_t)wait_ms, &info);
+        if (status == KVT_OK)
+            print_spill(client, &info, json);
+        code = status != KVT_OK ? tool_failed(status) : info.dirty_pages ? TOOL_FAILED : TOOL_OK;
     }
-    if (status == KVT_OK && info.dirty_pages)
-        code = TOOL_FAILED;
     kvt_close(client);
     return code;
+}
+
+static void print_verify(const kvt_verify_info *info, int json) {
+    if (json) {
+        printf("{\"checked_pages\":%llu,\"corrupt_pages\":%llu}\n",
+               (unsigned long long)info->checked_pages, (unsigned long long)info->corrupt_pages);
+        return;
+    }
+    printf("%s pages were read from disk and checked", tool_number(info->checked_pages));
+    printf(info->corrupt_pages ? "; %s were damaged and were dropped\n" : ": all are right\n",
+           tool_number(info->corrupt_pages));
 }
 
 static int run_verify(const tool_command *self, int argc, char **argv) {
@@ -73,21 +124,14 @@ static int run_verify(const tool_command *self, int argc, char **argv) {
     kvt_verify_info info;
     uint64_t wait_ms;
     int json = 0, code = begin(self, argc, argv, "kvtrunk verify", &json, &wait_ms, &client);
-    if (code != TOOL_OK)
-        return code;
-    kvt_status status = kvt_verify(client, (uint32_t)wait_ms, &info);
-    if (status != KVT_OK) {
-        code = tool_failed(status);
-    } else if (json) {
-        printf("{\"checked_pages\":%llu,\"corrupt_pages\":%llu}\n",
-               (unsigned long long)info.checked_pages, (unsigned long long)info.corrupt_pages);
-    } else {
-        printf("%s pages were read from disk and checked", tool_number(info.checked_pages));
-        printf(info.corrupt_pages ? "; %s were damaged and were dropped\n" : ": all are right\n",
-               tool_number(info.corrupt_pages));
+    if (code == TOOL_OK)
+        code = has_disk(self, client);
+    if (code == TOOL_OK) {
+        kvt_status status = kvt_verify(client, (uint32_t)wait_ms, &info);
+        if (status == KVT_OK)
+            print_verify(&info, json);
+        code = status != KVT_OK ? tool_failed(status) : info.corrupt_pages ? TOOL_FAILED : TOOL_OK;
     }
-    if (status == KVT_OK && info.corrupt_pages)
-        code = TOOL_FAILED;
     kvt_close(client);
     return code;
 }
@@ -117,25 +161,20 @@ static void print_use(const cJSON *disk) {
 
 static int run_compact(const tool_command *self, int argc, char **argv) {
     kvt_client *client = NULL;
-    char *text = NULL;
+    cJSON *root = NULL;
+    const cJSON *disk = NULL;
     int json = 0, code = begin(self, argc, argv, "kvtrunk compact", &json, NULL, &client);
-    if (code != TOOL_OK)
-        return code;
-    kvt_status status = kvt_status_json(client, &text);
-    cJSON *root = status == KVT_OK ? cJSON_Parse(text) : NULL;
-    const cJSON *disk = cJSON_GetObjectItemCaseSensitive(root, "disk");
+    if (code == TOOL_OK)
+        code = disk_report(self, client, &root, &disk);
     char *line = disk && json ? cJSON_PrintUnformatted(disk) : NULL;
-    if (status != KVT_OK)
-        code = tool_failed(status);
-    else if (!disk)
-        code = tool_fail(TOOL_FAILED, "compact: the daemon has no disk tier (disk_dir)");
-    else if (json)
-        printf("%s\n", line ? line : "{}");
-    else
+    if (line)
+        printf("%s\n", line);
+    else if (disk && json)
+        code = tool_fail(TOOL_SYSTEM, "%s: no memory", self->name);
+    else if (disk)
         print_use(disk);
     cJSON_free(line);
     cJSON_Delete(root);
-    kvt_free(text);
     kvt_close(client);
     return code;
 }
@@ -146,7 +185,7 @@ const tool_command tool_spill = {
     .summary = "wait until every page is on disk",
     .about =
         "The daemon writes sealed pages to disk all the time; this waits until it is through.\n"
-        "Exit code 1: some are not written yet.\n",
+        "Exit code 1: some are not written yet. 4: the daemon has no disk tier.\n",
     .examples = "  kvtrunk spill\n"
                 "  kvtrunk spill --wait 10000 --json\n",
     .run = run_spill,
@@ -156,7 +195,11 @@ const tool_command tool_verify = {
     .name = "verify",
     .operands = "",
     .summary = "read and check every page on disk",
-    .about = "Beside serving. Pages that are damaged are dropped. Exit code 1: there were some.\n",
+    .about =
+        "Beside serving. Pages that are damaged are dropped. Exit code 1: there were some. 3: it\n"
+        "is not through after --wait, and goes on. 4: the daemon has no disk tier. 6: another "
+        "call\n"
+        "checks already.\n",
     .examples = "  kvtrunk verify\n"
                 "  kvtrunk verify --json\n",
     .run = run_verify,
@@ -166,8 +209,10 @@ const tool_command tool_compact = {
     .name = "compact",
     .operands = "",
     .summary = "how well the file on disk is used",
-    .about = "Room of pages that went is used again inside the file, which never grows beyond its\n"
-             "budget; so there is nothing to be done, and this only reports.\n",
+    .about =
+        "Room of pages that went is used again inside the file, which never grows beyond its\n"
+        "budget; so there is nothing to be done, and this only reports. Exit code 4: the daemon\n"
+        "has no disk tier.\n",
     .examples = "  kvtrunk compact\n"
                 "  kvtrunk compact --json\n",
     .run = run_compact,

@@ -57,10 +57,18 @@ void serve_verify(core *c, request *rq) {
         refuse(c, rq, KVT_ENOTSUP, "there is no disk tier; set \"disk_dir\"");
         return;
     }
-    core_job *job =
-        c->tiers->verify_busy || !c->free_waiter ? NULL : tier_job(c, CORE_JOB_VERIFY, 0);
+    if (c->tiers->verify_busy) {
+        refuse(c, rq, KVT_EBUSY,
+               "the records on disk are being checked for another call (kvtrunk verify), and only "
+               "one at a time can: ask again when it is through");
+        return;
+    }
+    core_job *job = c->free_waiter ? tier_job(c, CORE_JOB_VERIFY, 0) : NULL;
     if (!job) {
-        refuse(c, rq, KVT_EBUSY, "another call checks the records, or all jobs are busy");
+        refuse(c, rq, KVT_EBUSY,
+               "%u calls wait and %u copies between the tiers are under way, the most allowed: ask "
+               "again in a moment",
+               c->n_waiters, c->tiers->n_jobs);
         return;
     }
     c->tiers->verify_busy = 1;

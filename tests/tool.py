@@ -78,6 +78,20 @@ def nobody_reads(*arguments):
     check(done.returncode != 0 and not done.stderr, f"{arguments}: {done}")
 
 
+def synopses():
+    """Of each command that the manual's synopsis names, its options and what stands for their values."""
+    with open(MANUAL, encoding="ascii") as file:
+        text = file.read().split(".SH SYNOPSIS\n")[1].split(".SH ")[0]
+    found = {}
+    for one in text.replace("\\-", "-").split(".br\n"):
+        words = re.sub(r"^\.[A-Z]+ ", "", one, flags=re.M).replace("[", " ").replace("]", " ").split()
+        if len(words) < 2 or not words[1].isalpha():
+            continue
+        found[words[1]] = [(word, words[i + 1] if i + 1 < len(words) and words[i + 1].isupper() else "")
+                           for i, word in enumerate(words) if word.startswith("--")]
+    return found
+
+
 def usage():
     expect(2, "kvtrunk status")
     expect(0, "kvtrunk replay", "--help")
@@ -85,12 +99,13 @@ def usage():
     expect(0, "--lines N", "tree", "--help")
     expect(0, "--json", "status", "--help")
     check(re.fullmatch(r"kvtrunk \d+\.\d+\.\d+\n", kvtrunk("--version").stdout), "--version")
-    with open(MANUAL, encoding="ascii") as file:
-        manual = file.read().replace("\\-", "-")
-    for command in ("status", "tree", "watch", "sessions", "leases", "pin", "unpin", "flush", "replay",
-                    "simulate"):
-        for option in re.findall(r"^  (--[a-z-]+)", kvtrunk(command, "--help").stdout, re.M):
-            check(option in manual, f"{MANUAL} does not say what {command} {option} is")
+    synopsis = synopses()
+    for command in ("status", "tree", "watch", "sessions", "leases", "pin", "unpin", "flush", "spill",
+                    "verify", "compact", "replay", "simulate", "sizes"):
+        shown = re.findall(r"^  (--[a-z-]+)(?: ([A-Z]+))?(?= |$)", kvtrunk(command, "--help").stdout, re.M)
+        shown = sorted(option for option in shown if option[0] != "--help")
+        check(shown and shown == sorted(synopsis.get(command, [])),
+              f"{MANUAL}: the synopsis of {command} has {synopsis.get(command)}, its help {shown}")
     for words, arguments in (
             ("no such command", ["nothing"]),
             ("the name of a trace", ["replay"]),
@@ -107,6 +122,17 @@ def usage():
             ("two dashes", ["replay", small_trace, "-w"]),
             ("the number of a pin", ["unpin"]),
             ("the number of a pin", ["unpin", "x"]),
+            ("the number of a pin", ["unpin", "0"]),
+            ("999999999999999999999: the number of a pin", ["unpin", "999999999999999999999"]),
+            ('token 1 is ""', ["flush", "--realm", "1", "--tokens", "1,,2"]),
+            ('token 0 is ""', ["flush", "--realm", "1", "--tokens", ",1"]),
+            ('token 2 is ""', ["pin", "--realm", "1", "--tokens", "1,2,"]),
+            ('token 1 is "-2"', ["pin", "--realm", "1", "--tokens", "1 -2"]),
+            ('token 1 is "4294967296"', ["pin", "--realm", "1", "--tokens", "1,4294967296"]),
+            ("does not end with ]", ["pin", "--realm", "1", "--tokens", "[1,2"]),
+            ('stands "]"', ["pin", "--realm", "1", "--tokens", "1,2]"]),
+            ('stands "] 3"', ["pin", "--realm", "1", "--tokens", "1,2] 3"]),
+            ("no tokens", ["pin", "--realm", "1", "--tokens", "[ ]"]),
             ("say --all", ["flush"]),
             ("say --all", ["flush", "--all", "--realm", "1"]),
             ("say --all", ["flush", "--tokens", "1"]),
@@ -126,6 +152,13 @@ def usage():
             ("--capacity", ["simulate", small_trace, "--capacity", "1x"]),
             ("--capacity", ["simulate", small_trace, "--capacity", "-1%"]),
             ("--capacity", ["simulate", small_trace, "--capacity", "nan%"]),
+            ("--capacity", ["simulate", small_trace, "--capacity", "0x10%"]),
+            ("--capacity", ["simulate", small_trace, "--capacity", "%"]),
+            ("--capacity", ["simulate", small_trace, "--capacity", "KiB"]),
+            ("less than a page", ["simulate", small_trace, "--capacity", "1B"]),
+            ("a number of pages", ["replay", small_trace, "--capacity", "0x10"]),
+            ("a number of pages", ["replay", small_trace, "--capacity", "1e2"]),
+            ("a number of pages", ["replay", small_trace, "--capacity", "1B"]),
             ("less than a page", ["simulate", small_trace, "--capacity", "5KiB"]),
             ("codec", ["simulate", small_trace, "--codec", "nothing"]),
             ("two sets or more", ["simulate", small_trace, "--ladder", "i8"]),
@@ -180,7 +213,65 @@ def reports():
         check(re.search(r"^requests +100 ", done.stdout, re.M), done.stdout)
         look_at_status(path)
         look_at_tree(path)
+        for command in ("spill", "verify", "compact"):
+            for option in ([], ["--json"]):
+                expect(4, f'{command}: the daemon has no disk tier: set "disk_dir"', command, *option,
+                       "--socket", path)
         keep_and_flush(path)
+        daemon.send_signal(signal.SIGTERM)
+        check(daemon.wait(GIVE_UP_S) == 0, "the daemon did not end well")
+    finally:
+        daemon.kill()
+        os.close(ready)
+
+
+def children_of(pid):
+    """Of a process: pid and command line of each child."""
+    found = {}
+    for name in glob.glob(f"/proc/{pid}/task/*/children"):
+        try:
+            with open(name, encoding="ascii") as file:
+                for child in file.read().split():
+                    with open(f"/proc/{child}/cmdline", encoding="utf-8") as command:
+                        found[int(child)] = command.read().split("\0")
+        except (FileNotFoundError, ProcessLookupError):
+            pass
+    return found
+
+
+def await_count(path, name, value):
+    end = time.monotonic() + GIVE_UP_S
+    while time.monotonic() < end:
+        counts = json.loads(kvtrunk("status", "--json", "--socket", path).stdout)["counts"]
+        if counts[name] == value:
+            return
+    fail(f"{name} does not become {value}")
+
+
+def disk():
+    """A disk tier: all is written and right; only one checks it at a time."""
+    path = os.path.join(folder, "d.sock")
+    ready, write_end = os.pipe()
+    daemon = subprocess.Popen([KVTRUNKD, "--socket", path, "--set", "arena=16MiB", "--set", "disk=64MiB",
+                               "--set", "disk_dir=" + os.path.join(folder, "disk"), "--ready-fd",
+                               str(write_end)], pass_fds=[write_end], stderr=subprocess.DEVNULL)
+    os.close(write_end)
+    try:
+        check(os.read(ready, 16) == b"READY\n", "the daemon did not come up")
+        to = ["--socket", path]
+        expect(0, "wrong bytes", "replay", small_trace, "--connect", path)
+        expect(0, f"{SMALL_PAGES:,} pages are on disk", "spill", *to)
+        expect(0, f"{SMALL_PAGES:,} pages were read from disk and checked: all are right", "verify", *to)
+        expect(0, f"records   {SMALL_PAGES:,}", "compact", *to)
+        (helper,) = [pid for pid, command in children_of(daemon.pid).items()
+                     if command[0] == "kvtrunkd-disk"]
+        os.kill(helper, signal.SIGSTOP)
+        first = subprocess.Popen([KVTRUNK, "verify", *to], stdout=subprocess.PIPE, text=True)
+        await_count(path, "waiting", 1)
+        expect(6, "being checked for another call", "verify", *to)
+        os.kill(helper, signal.SIGCONT)
+        shown = first.communicate(timeout=GIVE_UP_S)[0]
+        check(first.returncode == 0 and "all are right" in shown, f"{first.returncode} {shown}")
         daemon.send_signal(signal.SIGTERM)
         check(daemon.wait(GIVE_UP_S) == 0, "the daemon did not end well")
     finally:
@@ -286,15 +377,7 @@ def running(trace, *options):
                             stderr=subprocess.PIPE, text=True)
     end = time.monotonic() + GIVE_UP_S
     while time.monotonic() < end and tool.poll() is None:
-        children = {}
-        for name in glob.glob(f"/proc/{tool.pid}/task/*/children"):
-            try:
-                with open(name, encoding="ascii") as file:
-                    for pid in file.read().split():
-                        with open(f"/proc/{pid}/cmdline", encoding="utf-8") as command:
-                            children[int(pid)] = command.read().split("\0")
-            except (FileNotFoundError, ProcessLookupError):
-                pass
+        children = children_of(tool.pid)
         daemons = [pid for pid, command in children.items() if command[0] == "kvtrunkd"]
         workers = [pid for pid, command in children.items() if command[1:2] == ["replay-worker"]]
         if daemons and len(workers) == 2:
@@ -342,6 +425,7 @@ def main():
         bad_files()
         no_daemon()
         reports()
+        disk()
         not_ours()
         ends()
     finally:
