@@ -13,7 +13,6 @@ enum {
     FEW_FRAMES = 64, /* freed one by one, before whole slabs are looked for */
     STEPS = 32,      /* tails that are not on disk, in front of one that is */
 };
-#define KEY_HALF (UINT64_C(1) << 63)
 
 uint64_t key_now(const core *c) {
     uint64_t key = policy_key_now(c->policy);
@@ -69,9 +68,13 @@ int page_is_in_use(const core *c, page_handle page) {
     return radix_is_busy(c->tree, page_get(c->pages, page)->node) || page_is_viewed(c, page);
 }
 
-static uint64_t idle_key(const core *c, page_handle page) {
-    uint64_t key = radix_key(c->tree, page_get(c->pages, page)->node);
+uint64_t key_of_entry(const core *c, const page_entry *entry) {
+    uint64_t key = radix_key(c->tree, entry->node);
     return key < KEY_HALF ? key : KEY_HALF - 1;
+}
+
+static uint64_t idle_key(const core *c, page_handle page) {
+    return key_of_entry(c, page_get(c->pages, page));
 }
 
 uint64_t page_key(const core *c, page_handle page) {
@@ -89,9 +92,13 @@ int room_device(core *c, uint32_t arena) {
 /* --- the host tier -----------------------------------------------------------------------------
  */
 
+uint64_t host_key_of_entry(const core *c, const page_entry *entry) {
+    uint64_t key = key_of_entry(c, entry);
+    return entry->frame != PAGE_NO_FRAME ? KEY_HALF - 1 - key : KEY_HALF + key;
+}
+
 static uint64_t host_key(const core *c, page_handle page) {
-    uint64_t key = idle_key(c, page);
-    return page_get(c->pages, page)->frame != PAGE_NO_FRAME ? KEY_HALF - 1 - key : KEY_HALF + key;
+    return host_key_of_entry(c, page_get(c->pages, page));
 }
 
 static int host_page_is_in_use(const core *c, page_handle page) {

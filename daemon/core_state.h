@@ -731,7 +731,12 @@ void tiers_refs_of(const core *c, uint32_t *refs); /* of its jobs, added to refs
 uint32_t tiers_frames_of(const core *c, core_job_kind kind, core_job_kind other);
 
 /* --- core_room.c: who has to go in a tier --- */
-uint64_t key_now(const core *c);                    /* what a page in use counts as */
+uint64_t key_now(const core *c);     /* what a page in use counts as */
+#define KEY_HALF (UINT64_C(1) << 63) /* keys of nodes, as orders have them, are below */
+uint64_t key_of_entry(const core *c, const page_entry *entry); /* of its node */
+/* The host tier's copies of pages that stand in the arena, too, go first, the most used of them in
+ * front: they would be missed the latest. */
+uint64_t host_key_of_entry(const core *c, const page_entry *entry);
 uint64_t page_key(const core *c, page_handle page); /* of its node, or that if it is busy */
 /* The page of the order that goes first and is not in use, or ORDER_NONE. */
 uint32_t order_coldest(core *c, order *in, uint64_t (*key_of)(const core *, page_handle),

@@ -26,10 +26,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Keys of the orders: those of the tree, with the host tier's copies of pages that are also in the
- * arena in front, the most used first (they would be missed the latest). */
-#define KEY_HALF (UINT64_C(1) << 63)
-
 /* --- open, close -------------------------------------------------------------------------------
  */
 
@@ -192,16 +188,6 @@ tier_page *tier_of(const core *c, page_handle page) {
     return &c->tiers->pages[(uint32_t)page];
 }
 
-static uint64_t tree_key(const core *c, const page_entry *entry) {
-    uint64_t key = radix_key(c->tree, entry->node);
-    return key < KEY_HALF ? key : KEY_HALF - 1;
-}
-
-static uint64_t host_key(const core *c, const page_entry *entry) {
-    uint64_t key = tree_key(c, entry);
-    return entry->frame != PAGE_NO_FRAME ? KEY_HALF - 1 - key : KEY_HALF + key;
-}
-
 /* The order that it belongs in, or NULL: until its node is held, other ranks and groups may never
  * hand in theirs. */
 static order *device_order(const core *c, const page_entry *entry, const tier_page *at) {
@@ -242,7 +228,7 @@ static order *host_order(const core *c, const page_entry *entry, const tier_page
  * to be copied. */
 static uint64_t dirty_key(core *c, const page_entry *entry, uint32_t index) {
     uint64_t last = c->tiers->pages[index].flags & TIER_NO_DISK ? KEY_HALF : 0;
-    return (c->config.disk_bytes ? ++c->tiers->sequence : tree_key(c, entry)) + last;
+    return (c->config.disk_bytes ? ++c->tiers->sequence : key_of_entry(c, entry)) + last;
 }
 
 static void list_in_arena(core *c, order *in, const page_entry *entry, uint32_t index) {
@@ -250,14 +236,14 @@ static void list_in_arena(core *c, order *in, const page_entry *entry, uint32_t 
         order_put(in, index, dirty_key(c, entry, index));
         return;
     }
-    order_put(in, index, tree_key(c, entry));
+    order_put(in, index, key_of_entry(c, entry));
 }
 
 static void list(core *c, order *in, order *out, const page_entry *entry, uint32_t index) {
     tiers *t = c->tiers;
     order_remove(out, index);
     if (in == t->host_clean)
-        order_put(in, index, host_key(c, entry));
+        order_put(in, index, host_key_of_entry(c, entry));
     else if (in == t->host_dirty && !order_has(in, index))
         order_put(in, index, dirty_key(c, entry, index));
     else if (!order_has(in, index))
@@ -297,7 +283,7 @@ void tier_sealed(core *c, page_handle page, uint32_t realm_slot, uint32_t slot, 
     if (!c->tiers) {
         order *all = c->arenas[frame_arena(c, entry->frame)].dirty;
         if (all)
-            order_put(all, (uint32_t)page, tree_key(c, entry));
+            order_put(all, (uint32_t)page, key_of_entry(c, entry));
         return;
     }
     radix_tokens(c->tree, entry->node, &n_tokens);
