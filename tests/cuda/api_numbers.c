@@ -23,6 +23,8 @@ SAME(cudaErrorHostMemoryNotRegistered, 713);
 SAME(cudaErrorLaunchFailure, 719);
 SAME(cudaErrorNotSupported, 801);
 SAME(cudaErrorStreamCaptureUnsupported, 900);
+SAME(cudaErrorStreamCaptureInvalidated, 901);
+SAME(cudaErrorStreamCaptureImplicit, 906);
 SAME(cudaErrorUnknown, 999);
 SAME(cudaStreamCaptureStatusNone, 0);
 SAME(cudaStreamCaptureModeGlobal, 0);

@@ -79,11 +79,11 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle) {
     lock l(st.mutex, std::defer_lock);
-    cudaError_t error = enter(l, cudaErrorUnknown);
+    CUstream_st *stream;
+    cudaError_t error = use_stream(l, handle, &stream);
     if (error != cudaSuccess)
         return error;
-    CUstream_st *stream = stream_of(handle);
-    if (!stream || check_event(event) != cudaSuccess || event->device != stream->device)
+    if (check_event(event) != cudaSuccess || event->device != stream->device)
         return fail(cudaErrorInvalidResourceHandle);
     event_cell *cell = event->cell;
     cell->recorder = st.owner;
@@ -102,11 +102,11 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle) {
  * was to come to it is dead, the wait ends with an error that every later call reports. */
 cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned) {
     lock l(st.mutex, std::defer_lock);
-    cudaError_t error = enter(l, cudaErrorUnknown);
+    CUstream_st *stream;
+    cudaError_t error = use_stream(l, handle, &stream);
     if (error != cudaSuccess)
         return error;
-    CUstream_st *stream = stream_of(handle);
-    if (!stream || check_event(event) != cudaSuccess)
+    if (check_event(event) != cudaSuccess)
         return fail(cudaErrorInvalidResourceHandle);
     event_cell *cell = event->cell;
     uint64_t number = load(&cell->recorded);

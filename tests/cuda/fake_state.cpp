@@ -334,6 +334,8 @@ const char *cudaGetErrorName(cudaError_t error) {
         NAME(cudaErrorLaunchFailure);
         NAME(cudaErrorNotSupported);
         NAME(cudaErrorStreamCaptureUnsupported);
+        NAME(cudaErrorStreamCaptureInvalidated);
+        NAME(cudaErrorStreamCaptureImplicit);
         NAME(cudaErrorUnknown);
 #undef NAME
     }

@@ -64,7 +64,9 @@ struct CUstream_st {
     fake::clock::time_point ask_again = {}; /* then */
     bool destroyed = false;                 /* goes when it is empty */
     bool is_default = false;                /* of a device, or of a thread: the runtime's own */
+    bool is_blocking = true;                /* with its device's default stream */
     bool captures = false;
+    bool is_spoiled = false; /* the capture, by a call that it does not allow */
 };
 
 namespace fake {
@@ -139,6 +141,11 @@ void close_guards(); /* and a fault again, for the host */
 
 /* streams */
 CUstream_st *stream_of(cudaStream_t stream); /* NULL: no such stream */
+/* As enter, of a call that names a stream; and of one that puts something into it or asks for all
+ * that is in it. In the default stream that would be about those, too, that block with it: while
+ * one of them captures the call is refused, and the capture spoiled. */
+cudaError_t enter_stream(lock &l, cudaStream_t handle, CUstream_st **ret_stream);
+cudaError_t use_stream(lock &l, cudaStream_t handle, CUstream_st **ret_stream);
 /* Of calls that CUDA forbids every thread, while any captures, unless that has said that it knows
  * what it does. */
 cudaError_t check_capture();

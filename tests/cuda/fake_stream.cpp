@@ -46,6 +46,41 @@ CUstream_st *stream_of(cudaStream_t stream) {
     return nullptr;
 }
 
+/* Is it a default stream, and one captures that blocks with it? */
+static bool beside_capture(const CUstream_st *stream) {
+    for (const CUstream_st *other : st.streams)
+        if (stream == &st.default_stream[other->device] && other->captures && other->is_blocking)
+            return true;
+    return false;
+}
+
+/* A call that captures do not allow: returns whether there are any whose it is. */
+static bool spoil(const std::function<bool(const CUstream_st *)> &is_meant) {
+    bool any = false;
+    for (CUstream_st *stream : st.streams)
+        if (stream->captures && is_meant(stream))
+            any = stream->is_spoiled = true;
+    return any;
+}
+
+cudaError_t enter_stream(lock &l, cudaStream_t handle, CUstream_st **ret_stream) {
+    cudaError_t error = enter(l, cudaErrorUnknown);
+    if (error != cudaSuccess)
+        return error;
+    *ret_stream = stream_of(handle);
+    return *ret_stream ? cudaSuccess : fail(cudaErrorInvalidResourceHandle);
+}
+
+cudaError_t use_stream(lock &l, cudaStream_t handle, CUstream_st **ret_stream) {
+    cudaError_t error = enter_stream(l, handle, ret_stream);
+    if (error != cudaSuccess || !beside_capture(*ret_stream))
+        return error;
+    spoil([ret_stream](const CUstream_st *other) {
+        return other->device == (*ret_stream)->device && other->is_blocking;
+    });
+    return fail(cudaErrorStreamCaptureImplicit);
+}
+
 bool is_idle(const CUstream_st *stream) {
     return stream->completed == stream->submitted;
 }
@@ -198,12 +233,10 @@ using namespace fake;
 
 static cudaError_t copy(lock &l, void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
                         cudaStream_t handle, bool wait) {
-    cudaError_t error = enter(l, cudaErrorUnknown);
+    CUstream_st *stream;
+    cudaError_t error = use_stream(l, handle, &stream);
     if (error != cudaSuccess)
         return error;
-    CUstream_st *stream = stream_of(handle);
-    if (!stream)
-        return fail(cudaErrorInvalidResourceHandle);
     if (bytes == 0)
         return cudaSuccess;
     error = check_copy(to, from, bytes, kind, wait);
@@ -232,12 +265,10 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
 }
 
 static cudaError_t set(lock &l, void *to, int value, size_t bytes, cudaStream_t handle, bool wait) {
-    cudaError_t error = enter(l, cudaErrorUnknown);
+    CUstream_st *stream;
+    cudaError_t error = use_stream(l, handle, &stream);
     if (error != cudaSuccess)
         return error;
-    CUstream_st *stream = stream_of(handle);
-    if (!stream)
-        return fail(cudaErrorInvalidResourceHandle);
     if (!device_of(to, bytes))
         return fail(cudaErrorInvalidValue);
     check_device(to, bytes, stream);
@@ -269,6 +300,8 @@ cudaError_t cudaDeviceSynchronize(void) {
     cudaError_t error = enter(l, cudaErrorUnknown);
     if (error != cudaSuccess)
         return error;
+    if (spoil([](const CUstream_st *stream) { return stream->device == current; }))
+        return fail(cudaErrorStreamCaptureUnsupported);
     st.n_spins++;
     for (size_t i = 0; i < st.streams.size(); i++)
         if (st.streams[i]->device == current)
@@ -276,13 +309,14 @@ cudaError_t cudaDeviceSynchronize(void) {
     return fail(st.sticky[current]);
 }
 
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t *ret_stream, unsigned) {
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *ret_stream, unsigned flags) {
     lock l(st.mutex, std::defer_lock);
     cudaError_t error = enter(l, cudaErrorMemoryAllocation);
     if (error != cudaSuccess)
         return error;
     st.streams.push_back(new CUstream_st);
     st.streams.back()->device = current;
+    st.streams.back()->is_blocking = (flags & cudaStreamNonBlocking) == 0;
     *ret_stream = st.streams.back();
     return cudaSuccess;
 }
@@ -303,14 +337,13 @@ cudaError_t cudaStreamDestroy(cudaStream_t handle) {
 
 cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
     lock l(st.mutex, std::defer_lock);
-    cudaError_t error = enter(l, cudaErrorUnknown);
+    CUstream_st *stream;
+    cudaError_t error = use_stream(l, handle, &stream);
     if (error != cudaSuccess)
         return error;
-    CUstream_st *stream = stream_of(handle);
-    if (!stream)
-        return fail(cudaErrorInvalidResourceHandle);
-    if (check_capture() != cudaSuccess)
-        return fail(check_capture());
+    if (check_capture() != cudaSuccess ||
+        spoil([stream](const CUstream_st *other) { return other == stream; }))
+        return fail(cudaErrorStreamCaptureUnsupported);
     st.n_spins++;
     wait_for(l, stream, stream->submitted);
     return fail(st.sticky[current]);
@@ -318,42 +351,45 @@ cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t handle, cudaStreamCaptureMode mode) {
     lock l(st.mutex, std::defer_lock);
-    cudaError_t error = enter(l, cudaErrorUnknown);
+    CUstream_st *stream;
+    cudaError_t error = enter_stream(l, handle, &stream);
     if (error != cudaSuccess)
         return error;
-    CUstream_st *stream = stream_of(handle);
-    if (!stream || stream->captures || stream == &st.default_stream[current])
+    if (stream->captures || stream == &st.default_stream[current])
         return fail(cudaErrorStreamCaptureUnsupported);
     if (mode != cudaStreamCaptureModeGlobal)
         misuse("captures of other modes than the global one are not there");
     stream->captures = true;
+    stream->is_spoiled = false;
     st.n_captures++;
     return cudaSuccess;
 }
 
 cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t *ret_graph) {
     lock l(st.mutex, std::defer_lock);
-    cudaError_t error = enter(l, cudaErrorUnknown);
+    CUstream_st *stream;
+    cudaError_t error = enter_stream(l, handle, &stream);
     if (error != cudaSuccess)
         return error;
-    CUstream_st *stream = stream_of(handle);
-    if (!stream || !stream->captures)
+    if (!stream->captures)
         return fail(cudaErrorInvalidValue);
     stream->captures = false;
     st.n_captures--;
     *ret_graph = nullptr;
-    return cudaSuccess;
+    return stream->is_spoiled ? fail(cudaErrorStreamCaptureInvalidated) : cudaSuccess;
 }
 
 cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureStatus *ret_status) {
     lock l(st.mutex, std::defer_lock);
-    cudaError_t error = enter(l, cudaErrorUnknown);
+    CUstream_st *stream;
+    cudaError_t error = enter_stream(l, handle, &stream);
     if (error != cudaSuccess)
         return error;
-    CUstream_st *stream = stream_of(handle);
-    if (!stream)
-        return fail(cudaErrorInvalidResourceHandle);
-    *ret_status = stream->captures ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+    if (beside_capture(stream)) /* which only asking does not spoil */
+        return fail(cudaErrorStreamCaptureImplicit);
+    *ret_status = !stream->captures    ? cudaStreamCaptureStatusNone
+                  : stream->is_spoiled ? cudaStreamCaptureStatusInvalidated
+                                       : cudaStreamCaptureStatusActive;
     return cudaSuccess;
 }
 
@@ -364,12 +400,12 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode *mode) {
 
 cudaError_t cudaStreamQuery(cudaStream_t handle) {
     lock l(st.mutex, std::defer_lock);
-    cudaError_t error = enter(l, cudaErrorUnknown);
+    CUstream_st *stream;
+    cudaError_t error = use_stream(l, handle, &stream);
     if (error != cudaSuccess)
         return error;
-    CUstream_st *stream = stream_of(handle);
-    if (!stream)
-        return fail(cudaErrorInvalidResourceHandle);
+    if (spoil([stream](const CUstream_st *other) { return other == stream; }))
+        return fail(cudaErrorStreamCaptureUnsupported);
     return is_idle(stream) ? cudaSuccess : cudaErrorNotReady;
 }
 
@@ -387,11 +423,11 @@ static cudaError_t check_launch(const cudaLaunchConfig_t *c) {
 
 cudaError_t emu_enqueue(const cudaLaunchConfig_t *config, std::function<void()> thread_main) {
     lock l(st.mutex, std::defer_lock);
-    cudaError_t error = enter(l, cudaErrorUnknown);
+    CUstream_st *stream;
+    cudaError_t error = use_stream(l, config->stream, &stream);
     if (error != cudaSuccess)
         return error;
-    CUstream_st *stream = stream_of(config->stream);
-    if (!stream || stream->device != current) /* a launch must be on the thread's device */
+    if (stream->device != current) /* a launch must be on the thread's device */
         return fail(cudaErrorInvalidResourceHandle);
     error = check_launch(config);
     if (error != cudaSuccess)

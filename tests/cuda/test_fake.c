@@ -242,6 +242,55 @@ static void die_other_stream(void) {
     CUDA(cudaMemsetAsync(first, 1, BYTES, stream));
 }
 
+/* What a capture in one stream does to calls of others, and they to it. */
+static void test_captures(void) {
+    cudaStream_t blocking, apart;
+    cudaGraph_t graph;
+    enum cudaStreamCaptureStatus status;
+    void *memory = device_new(BYTES);
+    CUDA(cudaStreamCreateWithFlags(&blocking, 0));
+    CUDA(cudaStreamCreateWithFlags(&apart, cudaStreamNonBlocking));
+    for (int way = 0; way < 10; way++) {
+        cudaStream_t of = way == 0 ? apart : blocking;
+        const int is_spoiled = way > 2;
+        cudaEvent_t event;
+        CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+        CUDA(cudaStreamBeginCapture(of, cudaStreamCaptureModeGlobal));
+        CUDA(cudaStreamIsCapturing(of, &status));
+        CHECK_EQ(status, cudaStreamCaptureStatusActive);
+        if (way <= 1) /* what has nothing to do with it */
+            CUDA(cudaMemsetAsync(memory, 1, BYTES, way == 0 ? NULL : apart));
+        if (way == 2) /* only asking */
+            CHECK_EQ(cudaStreamIsCapturing(NULL, &status), cudaErrorStreamCaptureImplicit);
+        if (way == 3)
+            CHECK_EQ(cudaMemsetAsync(memory, 1, BYTES, NULL), cudaErrorStreamCaptureImplicit);
+        if (way == 4)
+            CHECK_EQ(cudaMemset(memory, 1, BYTES), cudaErrorStreamCaptureImplicit);
+        if (way == 5)
+            CHECK_EQ(cudaEventRecord(event, cudaStreamLegacy), cudaErrorStreamCaptureImplicit);
+        if (way == 6)
+            CHECK_EQ(cudaStreamSynchronize(NULL), cudaErrorStreamCaptureImplicit);
+        if (way == 7)
+            CHECK_EQ(cudaStreamQuery(NULL), cudaErrorStreamCaptureImplicit);
+        if (way == 8)
+            CHECK_EQ(cudaDeviceSynchronize(), cudaErrorStreamCaptureUnsupported);
+        if (way == 9)
+            CHECK_EQ(cudaStreamQuery(of), cudaErrorStreamCaptureUnsupported);
+        CUDA(cudaStreamIsCapturing(of, &status));
+        CHECK_EQ(status,
+                 is_spoiled ? cudaStreamCaptureStatusInvalidated : cudaStreamCaptureStatusActive);
+        CHECK_EQ(cudaStreamEndCapture(of, &graph),
+                 is_spoiled ? cudaErrorStreamCaptureInvalidated : cudaSuccess);
+        CUDA(cudaStreamIsCapturing(of, &status));
+        CHECK_EQ(status, cudaStreamCaptureStatusNone);
+        CUDA(cudaMemset(memory, 1, BYTES));
+        CUDA(cudaEventDestroy(event));
+    }
+    CUDA(cudaStreamDestroy(blocking));
+    CUDA(cudaStreamDestroy(apart));
+    CUDA(cudaFree(memory));
+}
+
 /* It would open what lies beside it to the other process as well. */
 static void die_small_share(void) {
     cudaIpcMemHandle_t handle;
@@ -293,6 +342,7 @@ int main(int argc, char **argv) {
     test_timing();
     test_failures();
     test_devices();
+    test_captures();
     test_fork();
     CHECK_EQ(fake_cuda_live(), 0);
     return 0;
