@@ -64,14 +64,17 @@ typedef struct kvt_session {
     uint32_t n_gpus;    /* of the daemon that have an arena each */
 } kvt_session;
 
+enum { KVT_DEVICE_WHY_BYTES = 160 }; /* what CUDA says of which GPU, and of what */
+
 /* Work of a GPU for a lease: it may neither be let go of nor change its path before that is done.
  */
 typedef struct kvt_device_work {
     struct kvt_device_work *next; /* of the lease's */
     kvt_cuda_batch *batch;
     const kvt_cuda_map_table *calls;
-    int done; /* and `status` says how it went */
+    int done; /* and `status` says how it went, `why` in words where it is not KVT_OK */
     kvt_status status;
+    char why[KVT_DEVICE_WHY_BYTES];
     uint32_t n_pages; /* encoded by it, and not yet sealed or dropped */
 } kvt_device_work;
 
@@ -117,8 +120,9 @@ struct kvt_lease {
     uint32_t n_encoded; /* by rising page number */
     uint32_t room_encoded;
     kvt_encoded *encoded;
-    kvt_device_work *work;    /* the last first; belongs to `arena` */
-    kvt_status device_status; /* the worst of the decoding that was done */
+    kvt_device_work *work;                 /* the last first; belongs to `arena` */
+    kvt_status device_status;              /* the first failure of the decoding that was done, */
+    char device_why[KVT_DEVICE_WHY_BYTES]; /* and in words */
 };
 
 /* The threads that run calls which were begun, and those calls. Under the client's lock. */
@@ -339,6 +343,8 @@ void kvt_staging_close(kvt_client *c);
 
 /* Waits for all the GPU's work of the lease, and notes how it went. */
 void kvt_device_wait(kvt_lease *lease);
+/* How all of it went, up to the last wait, with words. */
+kvt_status kvt_device_said(const kvt_lease *lease);
 /* The page needs the work no more. */
 void kvt_device_forget(kvt_lease *lease, kvt_encoded *encoded);
 /* Waits for the page, and learns its size. */

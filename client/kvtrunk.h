@@ -27,8 +27,7 @@
  * - A kvt_client may be used by any number of threads at once; each call blocks only its caller.
  * - One kvt_lease may be used by one thread at a time; different leases are independent.
  * - kvt_close may be called while other threads are inside calls on the same client: they return
- *   KVT_ECLOSED, and kvt_close returns after the last of them has left. No call may START after
- *   kvt_close was called.
+ *   KVT_ECLOSED, and kvt_close returns after the last of them has left. None may START after it.
  * - Calls that were begun (kvt_acquire_begin and so on, see CALLS THAT DO NOT BLOCK) are run by
  *   threads of the library, which block all signals and never call back. A kvt_pending may be used
  *   by one thread at a time, but for kvt_cancel.
@@ -38,7 +37,8 @@
  *
  * TIME
  * - Every call that talks to the daemon ends within the client's timeout_ms (or the wait_ms that
- *   the call itself was given, plus timeout_ms), whatever the daemon does.
+ *   the call itself was given, plus timeout_ms), whatever the daemon does. One that waits for a
+ *   GPU's work (see KV in a GPU's memory) counts from when that is done, which has no limit.
  */
 #ifndef KVTRUNK_H
 #define KVTRUNK_H
@@ -218,12 +218,11 @@ typedef struct kvt_options {
  * SEVERAL GPUS. A daemon may have an arena on each of several GPUs. All pages of one rank of a
  * realm stand in one of them, and its workers read that one alone; the ranks of a model may be on
  * one GPU each, or share one. `gpu` says which GPU the worker is on: its number as this process
- * counts them ("1"), or its place on the bus ("0000:01:00.0"). NULL:
- * the CUDA device that is current in the thread that calls kvt_open (so set it before; with
- * KVT_OPEN_LAZY rather name it); where the daemon has no arena there, or the process no CUDA, it is
- * that of the rank's other workers, or the daemon's first. A `gpu` that was named and has no arena:
- * KVT_ENOTSUP. A worker whose own KV is in host memory may name any of them. Where the arena is in
- * host memory, `gpu` means nothing.
+ * counts them ("1"), or its place on the bus ("0000:01:00.0"). NULL: the CUDA device that is
+ * current in the thread that calls kvt_open (so set it before; with KVT_OPEN_LAZY rather name it);
+ * where the daemon has no arena there, or the process no CUDA, it is that of the rank's other
+ * workers, or the daemon's first. A `gpu` that was named and has no arena: KVT_ENOTSUP. A worker
+ * whose KV is in host memory may name any. With the arena in host memory, `gpu` means nothing.
  *
  * What stands on one GPU is not read from another: while a worker of the same rank of the same
  * realm is on another GPU, kvt_open answers KVT_EBUSY. Workers that serve one model on a GPU each,
@@ -548,18 +547,22 @@ kvt_status kvt_seal(kvt_lease *lease, size_t *ret_sealed_tokens);
  *     kvt_seal                                  waits for the encoding, then asks the daemon
  *     kvt_release                               waits for what is left of the lease's work
  *
- * Calls that may change what a lease names (kvt_extend, kvt_wait, kvt_seal, kvt_release) wait first
- * for the GPU's work of that lease, asleep; kvt_close for all there is.
+ * Calls that may change what a lease names (kvt_extend, kvt_wait, kvt_seal, kvt_release) and
+ * kvt_sync wait first for the GPU's work of that lease, asleep; kvt_close for all there is. It is
+ * behind the worker's own work in the stream, so there is no limit. (The daemon's own work has one:
+ * what its GPU has not done in 30 s, it never will, and the daemon ends, to be started anew.)
  *
  * `stream` is a cudaStream_t of the arena's GPU (NULL, cudaStreamLegacy: the default stream;
- * cudaStreamPerThread: the calling thread's, but not for kvt_pages_device) and lives until the work
- * in it has been waited for. part[] of layouts are device pointers; `from` stays as it is until the
- * work is done. For KV in host memory kvt_decode and kvt_encode read and write such an arena, too,
- * and realms of several layer groups know only those (KVT_ENOTSUP).
+ * cudaStreamPerThread: the calling thread's, but not for kvt_pages_device). It must not be
+ * destroyed before one of those calls has waited for what the lease has in it. part[] of layouts
+ * are device pointers; `from` stays as it is until the work is done. For KV in host memory
+ * kvt_decode and kvt_encode read and write such an arena, too, and realms of several layer groups
+ * know only those (KVT_ENOTSUP).
  *
  * CUDA GRAPHS. No call may be captured (KVT_EINVAL): a graph would read the pages at each replay,
  * when nobody holds them. Capture what computes on the KV, and put these calls into the stream
- * before the graph is launched. None of them disturbs a capture in another stream.
+ * before the graph is launched. None of them disturbs a capture in another stream; while one that
+ * was not made with cudaStreamNonBlocking captures, the default stream takes none (KVT_EINVAL).
  *
  * WHAT COUNTS AS READ. The host cannot see what a GPU finds before it is done. So what was decoded
  * is right only if kvt_sync, or kvt_release, says KVT_OK afterwards (else KVT_ESTALE,
@@ -574,8 +577,7 @@ kvt_status kvt_seal(kvt_lease *lease, size_t *ret_sealed_tokens);
  * block_tokens * dim * 2 and block_stride_tokens = n_kv_heads * block_tokens.
  *
  * Errors of all: KVT_ENOTSUP (the arena is in host memory), KVT_EIO (CUDA refuses: kvt_last_error
- * says what), KVT_ENOMEM, KVT_EINVAL (also: part[] is not this GPU's memory), KVT_ESTALE, and those
- * of the calls that they stand for.
+ * says what), KVT_ENOMEM, KVT_EINVAL (part[] is not this GPU's), KVT_ESTALE, and the host calls'.
  */
 typedef struct kvt_block_table {
     const uint32_t *blocks; /* host memory; only read during the call */
@@ -605,8 +607,9 @@ kvt_status kvt_encode_device(kvt_lease *lease, size_t first_page, size_t n_pages
  * include/kvtrunk and decode a group of elements of any codec. tests/cuda/engine.cu is an example.
  *
  * What is returned stays until the next call on the lease that waits for its work; that waits for
- * all that is in the stream by then. As with kvt_decode_device, what the kernels computed counts
- * once kvt_sync or kvt_release has said KVT_OK; one that is not right has status != 0, no rows.
+ * all that is in the stream by then, so the stream must live that long, and not be captured then
+ * (KVT_EIO). As with kvt_decode_device, what the kernels computed counts once kvt_sync or
+ * kvt_release has said KVT_OK; a page that is not right has status != 0 and no rows.
  */
 typedef struct kvt_device_pages {
     const void *pages; /* kvt_cuda_page[n_pages], device memory, in the order of the path */
@@ -801,9 +804,8 @@ typedef enum kvt_flush_scope {
 typedef struct kvt_flush_info {
     uint64_t pages; /* that are gone, from every tier */
     uint64_t n_bytes;
-    uint64_t
-        held_pages; /* that leases still hold: nobody gets them any more, and each goes when its
-                       last lease is let go. Flushed earlier and still held: counted again */
+    uint64_t held_pages; /* that leases hold still: nobody gets them any more, and each goes with
+                            its last lease. Flushed earlier and still held: counted again */
     uint64_t held_bytes;
     uint32_t pins; /* that ended with it */
 } kvt_flush_info;
@@ -817,8 +819,7 @@ typedef struct kvt_flush_info {
  * With a disk tier it returns when the disk has forgotten them, too, so that no restart brings them
  * back. KVT_EIO: nobody gets them, but the disk has not in time: flush again.
  *
- * Errors: KVT_ENOENT (no such realm), KVT_EINVAL, KVT_EIO, KVT_EBUSY (many wait for the disk), and
- * those of the connection.
+ * Errors: KVT_ENOENT (no such realm), KVT_EINVAL, KVT_EIO, KVT_EBUSY (many wait), the connection's.
  */
 kvt_status kvt_flush(kvt_client *client, kvt_flush_scope scope, uint32_t realm,
                      const uint32_t *tokens, size_t n_tokens, kvt_flush_info *ret_info);
@@ -855,8 +856,7 @@ typedef struct kvt_spill_info {
 } kvt_spill_info;
 
 /* Waits until every page of the tenant is on disk, at most for wait_ms: KVT_OK in both cases. The
- * daemon writes all the time; this only waits. ret_info may be NULL. Errors: those of the
- * connection. */
+ * daemon writes all the time; this only waits. ret_info may be NULL. Errors: the connection's. */
 kvt_status kvt_spill(kvt_client *client, uint32_t wait_ms, kvt_spill_info *ret_info);
 
 typedef struct kvt_verify_info {

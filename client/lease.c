@@ -743,7 +743,9 @@ kvt_status kvt_release(kvt_lease *lease) {
     kvt_client_ref(c);
     kvt_device_wait(lease);
     int lost = lease->lost;
+    char device_why[KVT_DEVICE_WHY_BYTES];
     kvt_status device_status = lease->device_status;
+    memcpy(device_why, lease->device_why, sizeof device_why);
     status = call_release(lease);
     if (status == KVT_OK || status == KVT_ESTALE)
         lease_free(lease, 0);
@@ -754,5 +756,6 @@ kvt_status kvt_release(kvt_lease *lease) {
     if (status == KVT_OK && lost)
         status = kvt_error_plain(KVT_ESTALE);
     /* What the GPU found only counts if the lease held: otherwise it is no wonder. */
-    return status == KVT_OK && device_status != KVT_OK ? kvt_error_plain(device_status) : status;
+    return status == KVT_OK && device_status != KVT_OK ? kvt_error(device_status, "%s", device_why)
+                                                       : status;
 }

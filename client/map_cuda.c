@@ -34,7 +34,9 @@ struct kvt_cuda_batch {
     uint32_t block_room;
     uint64_t workspace_bytes;
     int is_encoded;
-    int is_open; /* the caller's own kernels read the pages, which no event of ours follows */
+    /* The caller's own kernels read the pages, which no event of ours follows: until the stream has
+     * been waited for. */
+    int is_open;
     /* pinned, one allocation that begins with the status */
     uint32_t *status;
     kvt_cuda_read *reads; /* of what is decoded, or kept */
@@ -58,9 +60,11 @@ struct kvt_cuda_map {
     uint8_t *bounce;
 };
 
-static kvt_status cuda_says(int error, const char *what, char *why, size_t why_bytes) {
+static kvt_status cuda_says(const kvt_cuda_opened *arena, int error, const char *what, char *why,
+                            size_t why_bytes) {
     return kvt_say(why, why_bytes, error == cudaErrorMemoryAllocation ? KVT_ENOMEM : KVT_EIO,
-                   "%s: CUDA says %s", what, kvt_cuda_error_name(error));
+                   "%s, on the GPU %s: CUDA says %s", what, kvt_cuda_opened_place(arena),
+                   kvt_cuda_error_name(error));
 }
 
 /* --- staging areas ------------------------------------------------------------------------------
@@ -119,9 +123,10 @@ static void areas_tidy(uint32_t wait_ms) {
         nanosleep(&pause, NULL);
 }
 
-static kvt_status make_area(int gpu, uint64_t bytes, char *why, size_t why_bytes,
+static kvt_status make_area(const kvt_cuda_map *map, uint64_t bytes, char *why, size_t why_bytes,
                             kvt_cuda_area **ret_area) {
     void *at = NULL;
+    int gpu = map->gpu;
     kvt_cuda_area *area = calloc(1, sizeof *area);
     if (!area)
         return kvt_say(why, why_bytes, KVT_ENOMEM, "out of memory");
@@ -132,7 +137,7 @@ static kvt_status make_area(int gpu, uint64_t bytes, char *why, size_t why_bytes
     }
     if (error != cudaSuccess) {
         free(area);
-        return cuda_says(error, "a staging area in the GPU's memory", why, why_bytes);
+        return cuda_says(map->arena, error, "a staging area", why, why_bytes);
     }
     area->gpu = gpu;
     area->at = at;
@@ -144,7 +149,7 @@ static kvt_status area_open(kvt_cuda_map *map, uint64_t bytes, char *why, size_t
                             kvt_wire_memory *ret_memory, kvt_cuda_area **ret_area) {
     sweep_areas();
     int entered = kvt_cuda_enter(map->gpu);
-    kvt_status status = make_area(map->gpu, bytes, why, why_bytes, ret_area);
+    kvt_status status = make_area(map, bytes, why, why_bytes, ret_area);
     kvt_cuda_leave(entered);
     if (status == KVT_OK)
         *ret_memory = (*ret_area)->memory;
@@ -217,12 +222,13 @@ static void batch_free(kvt_cuda_batch *b) {
     free(b);
 }
 
-/* One that nobody uses, whose work is done, and that is large enough; or NULL. */
+/* One that nobody uses, whose work is done, and that is large enough; or NULL. Of one that is open
+ * and in nobody's use that cannot be told: it waits for the map's end. */
 static kvt_cuda_batch *find_batch(kvt_cuda_map *map, const batch_size *size) {
     pthread_mutex_lock(&map->mutex);
     kvt_cuda_batch *b = map->batches;
     while (b &&
-           (b->in_use || b->room < size->pages || b->block_room < size->blocks ||
+           (b->in_use || b->is_open || b->room < size->pages || b->block_room < size->blocks ||
             b->workspace_bytes < size->workspace_bytes || cudaEventQuery(b->done) != cudaSuccess))
         b = b->next;
     if (b)
@@ -298,7 +304,7 @@ static kvt_status end_launch(kvt_cuda_batch *b, int error, const char *what, cha
         error = event_error;
     if (error != cudaSuccess)
         wait_without_event(b);
-    return error == cudaSuccess ? KVT_OK : cuda_says(error, what, why, why_bytes);
+    return error == cudaSuccess ? KVT_OK : cuda_says(b->map->arena, error, what, why, why_bytes);
 }
 
 /* Each kind of memory that a GPU's kernel would fault on, or reach across a bus. */
@@ -306,10 +312,13 @@ static kvt_status check_part(const kvt_cuda_map *map, const char *argument, int 
                              const void *at, char *why, size_t why_bytes) {
     static const char cure[] = "kvt_decode and kvt_encode are for KV in host memory";
     struct cudaPointerAttributes found = {.type = cudaMemoryTypeUnregistered};
-    if (cudaPointerGetAttributes(&found, at) != cudaSuccess) {
+    cudaError_t error = cudaPointerGetAttributes(&found, at);
+    if (error != cudaSuccess)
         cudaGetLastError();
+    if (error == cudaErrorInvalidValue) /* no address of any process */
         found.type = cudaMemoryTypeUnregistered;
-    }
+    else if (error != cudaSuccess)
+        return cuda_says(map->arena, (int)error, "whose memory the KV is in", why, why_bytes);
     if (found.type == cudaMemoryTypeManaged ||
         (found.type == cudaMemoryTypeDevice && found.device == map->gpu))
         return KVT_OK;
@@ -330,6 +339,8 @@ static kvt_status check_layout(kvt_cuda_map *map, const char *argument, const kv
                                char *why, size_t why_bytes) {
     int entered = kvt_cuda_enter(map->gpu);
     kvt_status status = KVT_OK;
+    if (entered != cudaSuccess)
+        status = cuda_says(map->arena, entered, "whose memory the KV is in", why, why_bytes);
     for (int p = 0; p < 2 && status == KVT_OK; p++)
         status = check_part(map, argument, p, layout->part[p], why, why_bytes);
     kvt_cuda_leave(entered);
@@ -349,16 +360,21 @@ static kvt_status check_stream(kvt_cuda_map *map, void *stream, int is_kept, cha
                        "the stream is cudaStreamPerThread, and whichever thread lets go of the "
                        "pages waits for all that is in it: make one with cudaStreamCreate");
     int entered = kvt_cuda_enter(map->gpu);
-    cudaError_t error = cudaStreamIsCapturing((cudaStream_t)stream, &capture);
+    cudaError_t error = (cudaError_t)entered;
+    if (error == cudaSuccess)
+        error = cudaStreamIsCapturing((cudaStream_t)stream, &capture);
     if (error != cudaSuccess)
         cudaGetLastError();
     kvt_cuda_leave(entered);
-    if (error != cudaSuccess)
+    if (error == cudaErrorInvalidResourceHandle || error == cudaErrorInvalidValue ||
+        error == cudaErrorStreamCaptureImplicit)
         return kvt_say(
             why, why_bytes, KVT_EINVAL,
             "the stream cannot be used: CUDA says %s. It must be one of the GPU that the "
             "pages are on, %d, and not the default one while others are captured",
             kvt_cuda_error_name((int)error), map->gpu);
+    if (error != cudaSuccess)
+        return cuda_says(map->arena, (int)error, "whether the stream captures", why, why_bytes);
     if (capture != cudaStreamCaptureStatusNone)
         return kvt_say(why, why_bytes, KVT_EINVAL,
                        "the stream is being captured: pages are held for one reading, which no "
@@ -494,15 +510,33 @@ static const void *pages(kvt_cuda_batch *b) {
     return b->pages;
 }
 
+/* Nothing may be put into its stream now, and asking for its end would spoil the capture. */
+static int is_captured(const kvt_cuda_batch *b) {
+    enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    cudaError_t error = cudaStreamIsCapturing(b->stream, &capture);
+    if (error != cudaSuccess)
+        cudaGetLastError();
+    return error == cudaErrorStreamCaptureImplicit || capture != cudaStreamCaptureStatusNone;
+}
+
 /* In any thread: the default stream is that of the GPU which is current. */
-static kvt_status wait_for(kvt_cuda_batch *b) {
+static kvt_status wait_for(kvt_cuda_batch *b, char *why, size_t why_bytes) {
     int entered = kvt_cuda_enter(b->map->gpu);
+    if (b->is_open && is_captured(b)) {
+        kvt_cuda_leave(entered);
+        return kvt_say(why, why_bytes, KVT_EIO,
+                       "what reads the pages of kvt_pages_device cannot be waited for: its stream "
+                       "is being captured, or is the default one while another is");
+    }
     cudaError_t error = b->is_open ? cudaEventRecord(b->done, b->stream) : cudaSuccess;
     if (error == cudaSuccess)
         error = cudaEventSynchronize(b->done);
     int is_done = error == cudaSuccess || wait_without_event(b);
     kvt_cuda_leave(entered);
-    return is_done ? (kvt_status)*b->status : KVT_EIO;
+    if (!is_done)
+        return cuda_says(b->map->arena, (int)error, "the work of a lease", why, why_bytes);
+    b->is_open = 0;
+    return (kvt_status)*b->status;
 }
 
 static kvt_status result(const kvt_cuda_batch *b, uint32_t i, uint32_t *ret_bytes) {
@@ -515,18 +549,31 @@ static kvt_status result(const kvt_cuda_batch *b, uint32_t i, uint32_t *ret_byte
 /* --- the map ------------------------------------------------------------------------------------
  */
 
+/* 0: of one it cannot be known, and the GPU may be reading the arena for it. */
+static int wait_for_all(kvt_cuda_map *map) {
+    int all_are_over = 1;
+    for (kvt_cuda_batch *b = map->batches; b; b = b->next) {
+        if (b->in_use || b->is_open)
+            wait_for(b, NULL, 0);
+        else if (cudaEventSynchronize(b->done) != cudaSuccess)
+            wait_without_event(b);
+        all_are_over &= !(b->is_open && is_captured(b));
+    }
+    return all_are_over;
+}
+
 static void map_close(kvt_cuda_map *map) {
     if (!map)
         return;
     /* One that was not opened has nothing, on no GPU. */
     int entered = map->arena ? kvt_cuda_enter(map->gpu) : -1;
+    if (!wait_for_all(map)) { /* it stays until the process ends */
+        kvt_cuda_leave(entered);
+        return;
+    }
     while (map->batches) {
         kvt_cuda_batch *b = map->batches;
         map->batches = b->next;
-        if (b->in_use)
-            wait_for(b);
-        else if (cudaEventSynchronize(b->done) != cudaSuccess)
-            wait_without_event(b);
         batch_free(b);
     }
     if (map->read_done)
@@ -558,7 +605,8 @@ static kvt_status place(const char *number, char *why, size_t why_bytes,
     if (error == cudaSuccess)
         error = cudaDeviceGetPCIBusId(found, sizeof found, gpu);
     if (error != cudaSuccess)
-        return cuda_says((int)error, "which GPU this process is on", why, why_bytes);
+        return kvt_say(why, why_bytes, KVT_EIO, "which GPU this process is on: CUDA says %s",
+                       kvt_cuda_error_name((int)error));
     memcpy(ret_place, found, sizeof found);
     return KVT_OK;
 }
@@ -582,7 +630,8 @@ static kvt_status map_open(const kvt_wire_memory *memory, char *why, size_t why_
             error = cudaHostAlloc(&bounce, BOUNCE_BYTES, cudaHostAllocDefault);
         map->bounce = bounce;
         if (error != cudaSuccess)
-            status = cuda_says((int)error, "a stream and pinned memory", why, why_bytes);
+            status =
+                cuda_says(map->arena, (int)error, "a stream and pinned memory", why, why_bytes);
         kvt_cuda_leave(entered);
     }
     if (status == KVT_OK)
@@ -592,24 +641,28 @@ static kvt_status map_open(const kvt_wire_memory *memory, char *why, size_t why_
     return status;
 }
 
-static kvt_status map_read(kvt_cuda_map *map, uint64_t offset, void *to, uint64_t bytes) {
-    kvt_status status = KVT_OK;
+static kvt_status map_read(kvt_cuda_map *map, uint64_t offset, void *to, uint64_t bytes, char *why,
+                           size_t why_bytes) {
     int entered = kvt_cuda_enter(map->gpu);
+    cudaError_t error = cudaSuccess;
     pthread_mutex_lock(&map->reading);
-    for (uint64_t done = 0; done < bytes && status == KVT_OK;) {
+    for (uint64_t done = 0; done < bytes && error == cudaSuccess;) {
         size_t n = bytes - done < BOUNCE_BYTES ? (size_t)(bytes - done) : (size_t)BOUNCE_BYTES;
-        if (cudaMemcpyAsync(map->bounce, arena_at(map, offset + done), n, cudaMemcpyDeviceToHost,
-                            map->stream) != cudaSuccess ||
-            cudaEventRecord(map->read_done, map->stream) != cudaSuccess ||
-            cudaEventSynchronize(map->read_done) != cudaSuccess)
-            status = KVT_EIO;
-        else
+        error = cudaMemcpyAsync(map->bounce, arena_at(map, offset + done), n,
+                                cudaMemcpyDeviceToHost, map->stream);
+        if (error == cudaSuccess)
+            error = cudaEventRecord(map->read_done, map->stream);
+        if (error == cudaSuccess)
+            error = cudaEventSynchronize(map->read_done);
+        if (error == cudaSuccess)
             memcpy((uint8_t *)to + done, map->bounce, n);
         done += n;
     }
     pthread_mutex_unlock(&map->reading);
     kvt_cuda_leave(entered);
-    return status;
+    return error == cudaSuccess ? KVT_OK
+                                : cuda_says(map->arena, (int)error,
+                                            "copying a page out of the arena", why, why_bytes);
 }
 
 extern const kvt_cuda_map_table kvt_cuda_map_calls;

@@ -60,10 +60,12 @@ typedef struct kvt_cuda_map_table {
 
     kvt_status (*open)(const kvt_wire_memory *memory, char *why, size_t why_bytes,
                        kvt_cuda_map **ret_map);
-    /* Waits for all work of its batches, and frees them. */
+    /* Waits for all work of its batches, and frees them. If a capture forbids the wait (see
+     * `wait`), all of it stays until the process ends. */
     void (*close)(kvt_cuda_map *map);
     /* Copies out of the arena into host memory. Waits. */
-    kvt_status (*read)(kvt_cuda_map *map, uint64_t offset, void *to, uint64_t bytes);
+    kvt_status (*read)(kvt_cuda_map *map, uint64_t offset, void *to, uint64_t bytes, char *why,
+                       size_t why_bytes);
 
     /* A staging area on the map's GPU; it may outlive the map. */
     kvt_status (*area_open)(kvt_cuda_map *map, uint64_t bytes, char *why, size_t why_bytes,
@@ -76,12 +78,13 @@ typedef struct kvt_cuda_map_table {
     void (*areas_tidy)(uint32_t wait_ms);
 
     /* Is the layout in memory that the map's GPU may read and write? KVT_EINVAL. `argument` is what
-     * the caller calls it. */
+     * the caller calls it. KVT_EIO. */
     kvt_status (*check_layout)(kvt_cuda_map *map, const char *argument, const kvt_layout *layout,
                                char *why, size_t why_bytes);
 
-    /* May work be put into it? KVT_EINVAL: it captures. is_kept: other threads will wait for all
-     * that is in it, so it may not be one that each thread has of its own. */
+    /* May work be put into it? KVT_EINVAL: it captures, or is none of this GPU; KVT_EIO. is_kept:
+     * other threads will wait for all that is in it, so it may not be one that each thread has of
+     * its own. */
     kvt_status (*check_stream)(kvt_cuda_map *map, void *stream, int is_kept, char *why,
                                size_t why_bytes);
 
@@ -108,8 +111,10 @@ typedef struct kvt_cuda_map_table {
                          const kvt_cuda_blocks *blocks, kvt_cuda_area *area, const kvt_layout *from,
                          void *stream, char *why, size_t why_bytes, kvt_cuda_batch **ret_batch);
 
-    /* Waits until the batch's work is done. KVT_OK, what a page had to say, or KVT_EIO. */
-    kvt_status (*wait)(kvt_cuda_batch *batch);
+    /* Waits until the batch's work is done. KVT_OK, what a page had to say (with no words), or
+     * KVT_EIO: also for one whose pages were given out, while its stream, or one that blocks with
+     * it, captures. */
+    kvt_status (*wait)(kvt_cuda_batch *batch, char *why, size_t why_bytes);
     /* Page i of an encoded batch, after wait. */
     kvt_status (*result)(const kvt_cuda_batch *batch, uint32_t i, uint32_t *ret_bytes);
     /* The caller is done with it; the GPU may not be. NULL is accepted. */

@@ -168,8 +168,11 @@ kvt_status kvt_arena_page(const kvt_arena *arena, const kvt_wire_page *page, kvt
         copy->bytes = fresh;
         copy->room = page->bytes;
     }
-    if (arena->calls->read(arena->gpu, page->offset, copy->bytes, page->bytes) != KVT_OK)
-        return kvt_error(KVT_EIO, "a page cannot be copied out of the GPU's memory");
+    char why[KVT_DEVICE_WHY_BYTES] = "";
+    kvt_status status =
+        arena->calls->read(arena->gpu, page->offset, copy->bytes, page->bytes, why, sizeof why);
+    if (status != KVT_OK)
+        return kvt_error(status, "%s", why);
     *ret_bytes = copy->bytes;
     return KVT_OK;
 }

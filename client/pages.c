@@ -325,10 +325,11 @@ static kvt_status encode_cow(const kvt_lease *lease, const kvt_page_shape *shape
     kvt_page_copy copy = {0};
     uint32_t rows_there = 0;
     if (!kvt_arena_is_fresh(lease->arena, page))
-        return KVT_ESTALE;
+        return kvt_error_plain(KVT_ESTALE);
     kvt_status status = kvt_arena_page(lease->arena, page, &copy, &bytes);
-    if (status == KVT_OK)
-        status = kvt_page_check(shape, bytes, page->bytes, 1, &rows_there);
+    if (status != KVT_OK)
+        goto out;
+    status = kvt_page_check(shape, bytes, page->bytes, 1, &rows_there);
     if (status == KVT_OK && rows_there < keep_rows)
         status = KVT_ECORRUPT;
     if (status == KVT_OK)
@@ -337,8 +338,13 @@ static kvt_status encode_cow(const kvt_lease *lease, const kvt_page_shape *shape
     /* In too many pieces: the worker has the rows that are held as they were decoded. */
     if (status == KVT_ELIMIT)
         status = kvt_page_encode_raw(shape, bytes, page->bytes, n_rows, from, to, room, ret_bytes);
+    if (!kvt_arena_was_fresh(lease->arena, page))
+        status = KVT_ESTALE;
+    if (status != KVT_OK)
+        kvt_error_plain(status);
+out:
     free(copy.bytes);
-    return kvt_arena_was_fresh(lease->arena, page) ? status : KVT_ESTALE;
+    return status;
 }
 
 static kvt_status encode_into(const kvt_lease *lease, uint32_t page, uint32_t group,
@@ -350,9 +356,9 @@ static kvt_status encode_into(const kvt_lease *lease, uint32_t page, uint32_t gr
     kvt_status status;
     if (lease->held_tokens > first_token) {
         uint32_t keep_rows = lease->held_tokens - first_token;
-        status = encode_cow(lease, shape, kvt_lease_page(lease, page, group),
-                            keep_rows < n_rows ? keep_rows : n_rows, n_rows, from, is_first, to,
-                            room, ret_bytes);
+        return encode_cow(lease, shape, kvt_lease_page(lease, page, group),
+                          keep_rows < n_rows ? keep_rows : n_rows, n_rows, from, is_first, to, room,
+                          ret_bytes);
     } else if (is_first) {
         status = kvt_page_encode_first(shape, n_rows, from, to, room, ret_bytes);
     } else {

@@ -8,6 +8,7 @@
 #include "client/client.h"
 #include "client/layout.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,7 +38,9 @@ static void remove_work(kvt_lease *lease, kvt_device_work *work) {
 
 static void wait_for(kvt_device_work *work) {
     if (!work->done)
-        work->status = work->calls->wait(work->batch);
+        work->status = work->calls->wait(work->batch, work->why, sizeof work->why);
+    if (work->status != KVT_OK && !work->why[0])
+        snprintf(work->why, sizeof work->why, "%s", kvt_status_text(work->status));
     work->done = 1;
 }
 
@@ -54,6 +57,11 @@ static kvt_status look_at_pages(const kvt_lease *lease) {
     return KVT_OK;
 }
 
+static void note(kvt_lease *lease, kvt_status status, const char *why) {
+    lease->device_status = status;
+    snprintf(lease->device_why, sizeof lease->device_why, "%s", why);
+}
+
 void kvt_device_wait(kvt_lease *lease) {
     int n_decoded = 0;
     for (kvt_device_work *work = lease->work, *next; work; work = next) {
@@ -61,15 +69,20 @@ void kvt_device_wait(kvt_lease *lease) {
         wait_for(work);
         if (work->n_pages > 0)
             continue; /* encoded pages: their statuses are theirs */
-        if (lease->device_status == KVT_OK)
-            lease->device_status = work->status;
+        if (lease->device_status == KVT_OK && work->status != KVT_OK)
+            note(lease, work->status, work->why);
         work->calls->drop(work->batch);
         remove_work(lease, work);
         n_decoded++;
     }
     kvt_status fresh = n_decoded ? look_at_pages(lease) : KVT_OK;
     if (fresh != KVT_OK)
-        lease->device_status = fresh;
+        note(lease, fresh, kvt_status_text(fresh));
+}
+
+kvt_status kvt_device_said(const kvt_lease *lease) {
+    kvt_status status = lease->device_status;
+    return status == KVT_OK ? KVT_OK : kvt_error(status, "%s", lease->device_why);
 }
 
 kvt_status kvt_device_finish(kvt_lease *lease, kvt_encoded *encoded) {
@@ -79,11 +92,14 @@ kvt_status kvt_device_finish(kvt_lease *lease, kvt_encoded *encoded) {
         return KVT_OK;
     wait_for(work);
     kvt_status status = work->status;
-    if (status == KVT_OK)
+    const char *why = work->why;
+    if (status == KVT_OK) {
         status = work->calls->result(work->batch, encoded->number, &encoded->bytes[0]);
+        why = kvt_status_text(status);
+    }
     return status == KVT_OK ? KVT_OK
                             : kvt_error(status, "page %u could not be encoded by the GPU: %s",
-                                        encoded->page, kvt_status_text(status));
+                                        encoded->page, why);
 }
 
 void kvt_device_forget(kvt_lease *lease, kvt_encoded *encoded) {
@@ -494,7 +510,7 @@ kvt_status kvt_sync(kvt_lease *lease) {
     if (status != KVT_OK)
         return status;
     kvt_device_wait(lease);
-    status = lease->device_status;
+    status = kvt_device_said(lease);
     kvt_client_leave(lease->client);
-    return status == KVT_OK ? KVT_OK : kvt_error_plain(status);
+    return status;
 }

@@ -18,6 +18,9 @@ set_target_properties(kvtrunk_cuda PROPERTIES OUTPUT_NAME kvtrunk-cuda VERSION $
                       LINK_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/module.map)
 target_link_options(kvtrunk_cuda PRIVATE
                     -Wl,--version-script=${CMAKE_CURRENT_SOURCE_DIR}/module.map)
+if(NOT KVT_SANITIZE) # their run-time libraries are only there in the program
+    target_link_options(kvtrunk_cuda PRIVATE -Wl,--no-undefined)
+endif()
 target_compile_options(kvtrunk_cuda PRIVATE
     "$<$<COMPILE_LANGUAGE:CUDA>:-fmad=false;-ftz=false;-prec-div=true;-prec-sqrt=true>"
     "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>")

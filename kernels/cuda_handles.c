@@ -207,6 +207,10 @@ int kvt_cuda_opened_gpu(const kvt_cuda_opened *opened) {
     return opened->gpu;
 }
 
+const char *kvt_cuda_opened_place(const kvt_cuda_opened *opened) {
+    return opened->memory.bus_id;
+}
+
 int kvt_cuda_shared_new(uint64_t bytes, void **ret_at) {
     if (bytes > SIZE_MAX / 2)
         return cudaErrorMemoryAllocation;

@@ -33,7 +33,8 @@ kvt_status kvt_cuda_close_memory(kvt_cuda_opened *opened);
 
 uint8_t *kvt_cuda_opened_at(const kvt_cuda_opened *opened);
 uint64_t kvt_cuda_opened_bytes(const kvt_cuda_opened *opened);
-int kvt_cuda_opened_gpu(const kvt_cuda_opened *opened); /* its number in this process */
+int kvt_cuda_opened_gpu(const kvt_cuda_opened *opened);           /* its number in this process */
+const char *kvt_cuda_opened_place(const kvt_cuda_opened *opened); /* on the bus */
 
 /*
  * Memory on the current GPU that others may be given: at least so many bytes, to a whole multiple

@@ -342,12 +342,51 @@ static void test_capture(const e2e_daemon *d) {
                       KVT_OK,
                   "%s", kvt_last_error());
     }
+    CHECK_EQ(kvt_decode_device(lease, 0, 10, 0, 1, &to, NULL, NULL), KVT_OK);
     CHECK_EQ(kvt_sync(lease), KVT_OK);
     GPU_CALL("cudaStreamEndCapture", (void *, void **), other, &graph);
     check_read(&w, tokens, N, &plain);
     CHECK_EQ(kvt_release(lease), KVT_OK);
     e2e_worker_close(&w);
     gpu_stream_free(other);
+}
+
+static void refused_beside(kvt_status status) {
+    CHECK_EQ(status, KVT_EINVAL);
+    CHECK_MSG(strstr(kvt_last_error(), "not the default one while others are captured"), "%s",
+              kvt_last_error());
+}
+
+/* A capture in a stream that blocks with the default one: that can take nothing meanwhile, nor be
+ * waited for, and a call that tried would spoil the capture. */
+static void test_capture_beside_default(const e2e_daemon *d) {
+    enum { N = 50 };
+    e2e_worker w;
+    uint32_t tokens[N];
+    kvt_device_pages pages;
+    void *graph, *blocking;
+    GPU_CALL("cudaStreamCreateWithFlags", (void **, unsigned), &blocking, 0);
+    e2e_worker_open(&w, d, 19, 20000);
+    kvt_layout to;
+    kvt_layout_token_major(&w.realm.geometry, N, w.gpu_part[0], w.gpu_part[1], &to);
+    for (int way = 0; way < 3; way++) {
+        void *stream = way == 1 ? GPU_LEGACY : NULL;
+        kvt_lease *lease = e2e_filled(&w, tokens, N, 46000000 + 1000 * (uint32_t)way);
+        if (way == 2)
+            CHECK_EQ(kvt_pages_device(lease, 0, N, stream, &pages), KVT_OK);
+        GPU_CALL("cudaStreamBeginCapture", (void *, int), blocking, 0);
+        refused_beside(kvt_decode_device(lease, 0, N, 0, 1, &to, NULL, stream));
+        refused_beside(kvt_encode_device(lease, 0, 1, &to, NULL, stream));
+        refused_beside(kvt_pages_device(lease, 0, N, stream, &pages));
+        CHECK_EQ(kvt_decode_device(lease, 0, N, 0, E2E_LAYERS, &to, NULL, w.stream), KVT_OK);
+        CHECK_EQ(kvt_sync(lease), way == 2 ? KVT_EIO : KVT_OK);
+        if (way == 2)
+            CHECK_MSG(strstr(kvt_last_error(), "cannot be waited for"), "%s", kvt_last_error());
+        GPU_CALL("cudaStreamEndCapture", (void *, void **), blocking, &graph);
+        CHECK_EQ(kvt_release(lease), way == 2 ? KVT_EIO : KVT_OK);
+    }
+    e2e_worker_close(&w);
+    gpu_stream_free(blocking);
 }
 
 /* Frames are so few that each goes to another page as soon as it is let go of. What was decoded is
@@ -794,6 +833,7 @@ int main(int argc, char **argv) {
     test_waits(&d);
     test_default_streams(&d);
     test_capture(&d);
+    test_capture_beside_default(&d);
     test_close(&d);
     test_unsealed(&d);
     test_paged(&d);

@@ -352,6 +352,54 @@ static void test_failed_calls(const e2e_daemon *d) {
     kvt_close(client);
 }
 
+static void check_lost(kvt_status status) {
+    CHECK_EQ(status, KVT_EIO);
+    CHECK_MSG(strstr(kvt_last_error(), "the GPU 0000:01:00.0") &&
+                  strstr(kvt_last_error(), "CUDA says cudaErrorLaunchFailure"),
+              "%s", kvt_last_error());
+}
+
+/* The worker's own GPU is lost, with work under way: whatever it calls says so, and of which GPU.
+ */
+static void test_lost_gpu(const e2e_daemon *d) {
+    e2e_worker w;
+    uint32_t tokens[40], more[40];
+    kvt_layout layout, host;
+    kvt_device_pages pages;
+    kvt_lease *written;
+    void (*lose)(uint64_t);
+    *(void **)(void *)&lose = gpu_symbol("fake_cuda_lose_at");
+    e2e_worker_open(&w, d, 17, 20000);
+    kvt_layout_token_major(&w.realm.geometry, 40, w.gpu_part[0], w.gpu_part[1], &layout);
+    kvt_layout_token_major(&w.realm.geometry, 40, w.part[0], w.part[1], &host);
+    kvt_lease *lease = e2e_filled(&w, tokens, 40, 80000000);
+    for (uint32_t t = 0; t < 40; t++)
+        more[t] = t < 20 ? tokens[t] : 81000000 + t;
+    for (int way = 0; way < 2; way++) {
+        CHECK_EQ(kvt_acquire(w.client, more, 40, KVT_CLAIM, &written), KVT_OK);
+        CHECK_MSG(kvt_encode_device(written, 2, 1, &layout, NULL, w.stream) == KVT_OK, "%s",
+                  kvt_last_error());
+        CHECK_EQ(kvt_decode_device(lease, 0, 40, 0, E2E_LAYERS, &layout, NULL, w.stream), KVT_OK);
+        lose(1);
+        if (way == 0) {
+            check_lost(kvt_decode_device(lease, 0, 40, 0, E2E_LAYERS, &layout, NULL, w.stream));
+            check_lost(kvt_encode_device(written, 1, 1, &layout, NULL, w.stream));
+            check_lost(kvt_pages_device(lease, 0, 40, w.stream, &pages));
+            check_lost(kvt_decode(lease, 0, 40, 0, E2E_LAYERS, &host));
+            check_lost(kvt_encode(written, 1, &host)); /* its first rows are held */
+            check_lost(kvt_seal(written, NULL));
+            check_lost(kvt_sync(lease));
+            check_lost(kvt_sync(lease));
+        }
+        check_lost(kvt_release(lease));
+        lose(0);
+        CHECK_EQ(kvt_release(written), KVT_OK); /* it has decoded nothing */
+        CHECK_EQ(kvt_acquire(w.client, tokens, 40, 0, &lease), KVT_OK);
+    }
+    CHECK_EQ(kvt_release(lease), KVT_OK);
+    e2e_worker_close(&w);
+}
+
 int main(int argc, char **argv) {
     const char *const settings[] = {"arena=4MiB", "max_pages=400", "grace_ms=60000", NULL};
     e2e_daemon d = {0};
@@ -365,6 +413,7 @@ int main(int argc, char **argv) {
     test_full_gpu(&d);
     if (argc == 1) {
         test_failed_calls(&d);
+        test_lost_gpu(&d);
         test_failed_gpu(&d, settings);
         test_failed_gpu_at_open(&d, settings);
     }
