@@ -344,7 +344,9 @@ const param params[] = {
      .low = UINT64_C(16) << 20,
      .high = 64 * TiB,
      .standard = "\"16GiB\"",
-     .text = "What the files in `disk_dir` may take, at every moment."},
+     .text =
+         "What the files in `disk_dir` may take, at every moment. A page counts with the size that "
+         "it has in the arena; pages of 16 bits are stored smaller, so the files stay below."},
     {.name = "ladder",
      .type = PARAM_TEXT,
      .flags = PARAM_EMPTY,
