@@ -12,7 +12,7 @@ enum {
     EXIT_CODE_OK = 0,
     EXIT_CODE_FAILED = 1, /* anything else */
     EXIT_CODE_USAGE = 2,  /* the command line makes no sense */
-    EXIT_CODE_CONFIG = 3, /* the configuration is refused */
+    EXIT_CODE_CONFIG = 3, /* the configuration is refused, or names what is not there */
     EXIT_CODE_SOCKET = 4, /* the socket's path is taken, too long, or not to be had */
     EXIT_CODE_MEMORY = 5, /* the arena is not to be had at the size asked for */
     EXIT_CODE_DEVICE = 6, /* the GPU is not to be had, or failed */

@@ -7,6 +7,7 @@
 #include "store/frames.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -140,6 +141,29 @@ static uint32_t max_held(const shell *sh) {
 static void job_done(void *context, core_job *job) {
     const tenant *t = context;
     inbox_put_job_done(t->shell->inbox, job);
+}
+
+/* A directory that the configuration names and that cannot be one however often it is tried. */
+static int check_dir(const char *key, const char *path) {
+    int fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC), error = fd < 0 ? errno : 0;
+    if (fd >= 0)
+        close(fd);
+    switch (error) {
+    case ENOENT:
+    case ENOTDIR:
+    case ELOOP:
+    case ENAMETOOLONG:
+    case EACCES:
+        log_write(LOG_ERROR, "\"%s\" = \"%s\": %s", key, path, strerror(error));
+        return EXIT_CODE_CONFIG;
+    default: /* what else there is, opening what is in it says */
+        return EXIT_CODE_OK;
+    }
+}
+
+static int check_dirs(const tenant *t) {
+    int code = check_dir("arena_dir", t->values->arena_dir);
+    return code == EXIT_CODE_OK ? check_dir("staging_dir", t->values->staging_dir) : code;
 }
 
 static int open_arena(tenant *t) {
@@ -335,7 +359,9 @@ static void set_facts(tenant *t) {
 
 static int open_tenant(tenant *t, char *why, size_t why_bytes, kvt_status *ret_status) {
     set_instance(t);
-    int code = open_arena(t);
+    int code = check_dirs(t);
+    if (code == EXIT_CODE_OK)
+        code = open_arena(t);
     if (code == EXIT_CODE_OK)
         code = tenant_open_tiers(t);
     if (code != EXIT_CODE_OK)

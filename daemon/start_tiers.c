@@ -15,6 +15,21 @@ enum {
     HOST_BYTES = 64 << 20, /* of the host tier, if there is a disk below it and nobody said */
 };
 
+/* A full disk, one that fails, or one that another process is about to let go of may be otherwise
+ * at the next start. A name that is no directory's, or one that others may not use, is not. */
+static int code_of(kvt_status status) {
+    switch (status) {
+    case KVT_EINVAL:
+    case KVT_ENOENT:
+    case KVT_EDENIED:
+        return EXIT_CODE_CONFIG;
+    case KVT_ENOMEM:
+        return EXIT_CODE_MEMORY;
+    default:
+        return EXIT_CODE_FAILED;
+    }
+}
+
 /* Before the tenant's threads are started: the helper process then has the least to do with them. A
  * directory that several tenants name has one for each of them in it. */
 static int open_disk(tenant *t) {
@@ -38,7 +53,7 @@ static int open_disk(tenant *t) {
         epoll_ctl(t->shell->epoll_fd, EPOLL_CTL_ADD, tier_disk_fd(t->disk), &event) == 0)
         return EXIT_CODE_OK;
     log_write(LOG_ERROR, "disk_dir %s: %s", dir, why[0] ? why : kvt_status_text(status));
-    return EXIT_CODE_FAILED;
+    return code_of(status);
 }
 
 /* What goes between the arena and the host tier passes no buffer then. */

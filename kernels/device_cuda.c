@@ -580,7 +580,8 @@ static kvt_status choose_gpu(uint32_t gpu, uint32_t *ret_n_gpus, char *why, size
         return kvt_say(why, why_bytes, KVT_ENOTSUP, "no CUDA device can be used: %s",
                        cudaGetErrorString(error));
     if (gpu >= (uint32_t)n_gpus)
-        return kvt_say(why, why_bytes, KVT_ENOTSUP, "there is no CUDA device %" PRIu32 ", but %d",
+        return kvt_say(why, why_bytes, KVT_EINVAL,
+                       "there is no CUDA device %" PRIu32 ", but %d, and \"gpu\" counts from 0",
                        gpu, n_gpus);
     *ret_n_gpus = (uint32_t)n_gpus;
     error = cudaSetDevice((int)gpu);

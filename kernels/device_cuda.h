@@ -40,9 +40,9 @@ typedef struct kvt_device_cuda_options {
 } kvt_device_cuda_options;
 
 /*
- * Takes the memory and zeroes it. KVT_ENOTSUP: no such device, or no driver; KVT_EFULL: the device
- * has less free memory than asked, with the figures in why; for the head as kvt_device_host_open.
- * Where it fails, nothing is left behind.
+ * Takes the memory and zeroes it. KVT_ENOTSUP: no device works, or no driver; KVT_EINVAL: there is
+ * none of this number; KVT_EFULL: it has less free memory than asked, with the figures in why; for
+ * the head as kvt_device_host_open. Where it fails, nothing is left behind.
  */
 kvt_status kvt_device_cuda_open(const kvt_device_cuda_options *options, char *why, size_t why_bytes,
                                 kvt_device **ret_device);
@@ -56,7 +56,7 @@ kvt_status kvt_device_cuda_open(const kvt_device_cuda_options *options, char *wh
 kvt_status kvt_device_cuda_describe(kvt_device *device, kvt_wire_memory *ret_memory);
 void kvt_device_cuda_given(kvt_device *device);
 
-/* What a GPU has. KVT_ENOTSUP as kvt_device_cuda_open. */
+/* What a GPU has. KVT_ENOTSUP, KVT_EINVAL as kvt_device_cuda_open. */
 typedef struct kvt_cuda_room {
     uint32_t n_gpus;
     uint64_t free_bytes;

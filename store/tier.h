@@ -71,8 +71,9 @@ typedef struct tier_options {
 } tier_options;
 
 /*
- * KVT_EBUSY: another process has the directory. KVT_EINVAL: the budget is too small. KVT_EIO,
- * KVT_EDENIED, KVT_EFULL: with path and reason in why.
+ * KVT_EBUSY: another process has the directory. KVT_EINVAL: the budget is too small, or the name no
+ * directory's. KVT_ENOENT: nor is there one to make it in. KVT_EIO, KVT_EDENIED, KVT_EFULL. With
+ * path and reason in why.
  */
 kvt_status tier_open(const tier_options *options, char *why, size_t why_bytes, tier **ret_tier);
 /* Writes everything down and leaves the stamp of an orderly end. NULL is accepted. */

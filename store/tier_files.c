@@ -32,6 +32,20 @@ static kvt_status status_of(int error) {
     }
 }
 
+/* Of the directory itself: what its name cannot be is told from what its disk does. */
+static kvt_status dir_status_of(int error) {
+    switch (error) {
+    case ENOENT:
+        return KVT_ENOENT;
+    case ENOTDIR:
+    case ELOOP:
+    case ENAMETOOLONG:
+        return KVT_EINVAL;
+    default:
+        return status_of(error);
+    }
+}
+
 static int take_lock(int fd, uint32_t wait_ms) {
     const struct timespec pause = {.tv_nsec = LOCK_POLL_MS * 1000000L};
     for (uint32_t waited_ms = 0;; waited_ms += LOCK_POLL_MS) {
@@ -55,7 +69,7 @@ kvt_status tier_files_open(const tier_options *o, uint64_t ballast_bytes, char *
         (size_t)snprintf(f.boot_id, sizeof f.boot_id, "%s", o->boot_id) >= sizeof f.boot_id)
         return kvt_say(why, why_bytes, KVT_EINVAL, "the directory's name is too long");
     if (mkdir(f.name, 0700) != 0 && errno != EEXIST) {
-        status = kvt_say(why, why_bytes, status_of(errno), "%s cannot be made: %s", f.name,
+        status = kvt_say(why, why_bytes, dir_status_of(errno), "%s cannot be made: %s", f.name,
                          strerror(errno));
         goto out;
     }
@@ -63,7 +77,7 @@ kvt_status tier_files_open(const tier_options *o, uint64_t ballast_bytes, char *
     if (f.dir >= 0)
         f.lock = openat(f.dir, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (f.lock < 0) {
-        status = kvt_say(why, why_bytes, status_of(errno), "%s: %s", f.name, strerror(errno));
+        status = kvt_say(why, why_bytes, dir_status_of(errno), "%s: %s", f.name, strerror(errno));
         goto out;
     }
     if (take_lock(f.lock, o->lock_wait_ms) != 0) {

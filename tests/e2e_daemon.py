@@ -170,7 +170,7 @@ class Daemon:
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
 
-def refused(folder, *args, code, says, path=None):
+def refused(folder, *args, code, says, path=None, env=None):
     """A start that must be refused, with this exit code and these words in its one line."""
     log = os.path.join(folder, "refused")
     with open(log, "wb") as to:
@@ -178,7 +178,7 @@ def refused(folder, *args, code, says, path=None):
         if path:
             command += ["--socket", path]
         done = subprocess.run(command, stderr=to, stdout=subprocess.DEVNULL, timeout=HANG_S,
-                              check=False)
+                              check=False, env={**os.environ, **(env or {})})
     with open(log, encoding="utf-8", errors="replace") as file:
         text = file.read()
     check(done.returncode == code, "exit code", done.returncode, "expected", code, text)
@@ -509,12 +509,13 @@ def case_bad_input(folder):
     path = os.path.join(folder, "socket")
     refused(folder, "--set", "arena=64TiB", path=path, code=5,
             says=["65536.0 GiB", "available memory", "control group", 'smaller "arena"'])
-    refused(folder, "--set", "arena=1MiB", "--set", "arena_dir=/no/such", path=path, code=5,
-            says=["/no/such"])
+    refused(folder, "--set", "arena=1MiB", "--set", "arena_dir=/no/such", path=path, code=3,
+            says=['"arena_dir" = "/no/such": No such file'])
     refused(folder, "--set", "arena=1MiB", "--set", "arena_group=nosuchgroup", path=path, code=3,
             says=["nosuchgroup"])
-    refused(folder, "--set", "arena=1MiB", "--set", "staging_dir=/no/such", path=path, code=1,
-            says=["staging_dir /no/such cannot be opened"])
+    for folder_of in "staging_dir", "arena_dir":
+        refused(folder, "--set", "arena=1MiB", "--set", f"{folder_of}={config}", path=path, code=3,
+                says=[f'"{folder_of}" = "{config}": Not a directory'])
     left = [name for name in os.listdir(folder) if name not in ("bad.json", "refused", "socket.lock")]
     check(not left, "left behind:", left)
     done = subprocess.run([DAEMON, "--version"], capture_output=True, check=True)
@@ -524,6 +525,38 @@ def case_bad_input(folder):
         file.write(done.stdout)
     subprocess.run([DAEMON, "--config", config, "--check-config"], check=True,
                    stdout=subprocess.DEVNULL)
+
+
+def case_start_that_cannot_work(folder):
+    """What no further start can mend ends with the code that systemd does not start anew after; what
+    may be otherwise a moment later does not."""
+    with open(os.path.join(BUILD, "conf", "kvtrunkd.service"), encoding="ascii") as unit:
+        check("\nRestartPreventExitStatus=2 3\n" in unit.read(), "the unit's RestartPreventExitStatus")
+    path = os.path.join(folder, "socket")
+    a_file, a_disk = os.path.join(folder, "a file"), os.path.join(folder, "disk")
+    with open(a_file, "w", encoding="ascii"):
+        pass
+    small = ["--set", "arena=1MiB", "--set", "disk=16MiB"]
+    for where, why in ((a_file, "Not a directory"), ("/no/such/disk", "No such file"),
+                       (os.path.join(a_file, "disk"), "Not a directory"),
+                       ("/sys/kvtrunk", "/sys/kvtrunk cannot be made")):
+        refused(folder, *small, "--set", f"disk_dir={where}", path=path, code=3,
+                says=[f"disk_dir {where}: ", why])
+    d = Daemon(folder, "--set", "disk=16MiB", "--set", f"disk_dir={a_disk}")
+    refused(folder, *small, "--set", f"disk_dir={a_disk}", path=path + "2", code=1,
+            says=["has this disk tier"])
+    d.finish()
+    module = os.path.join(BUILD, "tests", "cuda", "libkvtrunk-cuda-fake.so")
+    if not os.path.exists(module):
+        print("without: there is no stand-in for CUDA")
+        return
+    env = {"KVTRUNK_CUDA": module, "KVT_FAKE_CUDA_DEVICES": "2"}
+    for gpu in "2", "0,7":
+        refused(folder, *small, "--set", "device=cuda", "--set", f"gpu={gpu}", path=path, code=3, env=env,
+                says=[f"there is no CUDA device {gpu[-1]}, but 2", '"gpu"'])
+    env["KVT_FAKE_CUDA_DEVICES"] = "0"
+    refused(folder, *small, "--set", "device=cuda", path=path, code=6, env=env,
+            says=["no CUDA device can be used"])
 
 
 def case_arena_removed(folder):

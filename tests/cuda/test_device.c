@@ -257,7 +257,7 @@ static void test_bad_options(void) {
     expect_open(options, KVT_EINVAL, "65 movers");
     options = usual();
     options.gpu = 900;
-    expect_open(options, KVT_ENOTSUP, "900");
+    expect_open(options, KVT_EINVAL, "900");
     options = usual();
     options.data_bytes = UINT64_C(1) << 60;
     expect_open(options, KVT_EFULL, "free");
