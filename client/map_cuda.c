@@ -1,19 +1,12 @@
-/* map_cuda.c - see map_cuda.h. The one file of this room that calls CUDA. */
-#include "client/map_cuda.h"
+/* map_cuda.c - see map_cuda.h: the map and its batches. This file and those that are named after it
+ * are the ones of this room that call CUDA. */
+#include "client/map_cuda_parts.h"
 
-#include <cuda_runtime_api.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "client/assert.h"
-#include "kernels/cuda_handles.h"
-#include "kernels/kernels.h"
 #include "kernels/module.h"
-#include "kernels/say.h"
 
 enum {
     BOUNCE_BYTES = 1 << 20,
@@ -48,128 +41,6 @@ struct kvt_cuda_batch {
     kvt_cuda_page *pages;
     void *workspace;
 };
-
-struct kvt_cuda_map {
-    kvt_cuda_opened *arena;
-    int gpu;
-    pthread_mutex_t mutex; /* of the list */
-    kvt_cuda_batch *batches;
-    pthread_mutex_t reading; /* of what follows */
-    cudaStream_t stream;
-    cudaEvent_t read_done;
-    uint8_t *bounce;
-};
-
-static kvt_status cuda_says(const kvt_cuda_opened *arena, int error, const char *what, char *why,
-                            size_t why_bytes) {
-    return kvt_say(why, why_bytes, error == cudaErrorMemoryAllocation ? KVT_ENOMEM : KVT_EIO,
-                   "%s, on the GPU %s: CUDA says %s", what, kvt_cuda_opened_place(arena),
-                   kvt_cuda_error_name(error));
-}
-
-/* --- staging areas ------------------------------------------------------------------------------
- */
-
-/*
- * Memory that was given to another process must not be freed while that has it open, and CUDA does
- * not say when it has not. The daemon does: it holds a lock on the staging file until it has closed
- * the area, and loses it when it dies. So an area that is done with waits here until its file can
- * be locked.
- */
-struct kvt_cuda_area {
-    kvt_cuda_area *next;
-    kvt_wire_memory memory;
-    int gpu;
-    int file; /* of the staging file */
-    uint8_t *at;
-};
-
-static pthread_mutex_t areas_mutex = PTHREAD_MUTEX_INITIALIZER;
-static kvt_cuda_area *done_areas;
-
-static int is_let_go(const kvt_cuda_area *area) {
-    return flock(area->file, LOCK_EX | LOCK_NB) == 0;
-}
-
-static void area_free(kvt_cuda_area *area) {
-    int entered = kvt_cuda_enter(area->gpu);
-    cudaFree(area->at);
-    kvt_cuda_leave(entered);
-    if (area->file >= 0)
-        close(area->file);
-    free(area);
-}
-
-/* Frees those that the daemon has let go of; returns whether there are others. */
-static int sweep_areas(void) {
-    pthread_mutex_lock(&areas_mutex);
-    for (kvt_cuda_area **at = &done_areas; *at;) {
-        kvt_cuda_area *area = *at;
-        if (is_let_go(area)) {
-            *at = area->next;
-            area_free(area);
-        } else {
-            at = &area->next;
-        }
-    }
-    int more = done_areas != NULL;
-    pthread_mutex_unlock(&areas_mutex);
-    return more;
-}
-
-static void areas_tidy(uint32_t wait_ms) {
-    static const struct timespec pause = {.tv_nsec = 1000000};
-    while (sweep_areas() && wait_ms-- > 0)
-        nanosleep(&pause, NULL);
-}
-
-static kvt_status make_area(const kvt_cuda_map *map, uint64_t bytes, char *why, size_t why_bytes,
-                            kvt_cuda_area **ret_area) {
-    void *at = NULL;
-    int gpu = map->gpu;
-    kvt_cuda_area *area = calloc(1, sizeof *area);
-    if (!area)
-        return kvt_say(why, why_bytes, KVT_ENOMEM, "out of memory");
-    int error = kvt_cuda_shared_new(bytes, &at);
-    if (error == cudaSuccess && kvt_cuda_describe(at, bytes, gpu, &area->memory) != KVT_OK) {
-        cudaFree(at);
-        error = cudaErrorNotSupported;
-    }
-    if (error != cudaSuccess) {
-        free(area);
-        return cuda_says(map->arena, error, "a staging area", why, why_bytes);
-    }
-    area->gpu = gpu;
-    area->at = at;
-    *ret_area = area;
-    return KVT_OK;
-}
-
-static kvt_status area_open(kvt_cuda_map *map, uint64_t bytes, char *why, size_t why_bytes,
-                            kvt_wire_memory *ret_memory, kvt_cuda_area **ret_area) {
-    sweep_areas();
-    int entered = kvt_cuda_enter(map->gpu);
-    kvt_status status = make_area(map, bytes, why, why_bytes, ret_area);
-    kvt_cuda_leave(entered);
-    if (status == KVT_OK)
-        *ret_memory = (*ret_area)->memory;
-    return status;
-}
-
-static void area_close(kvt_cuda_area *area, int file) {
-    if (!area)
-        return;
-    area->file = file;
-    if (file < 0) { /* nobody was told of it */
-        area_free(area);
-        return;
-    }
-    pthread_mutex_lock(&areas_mutex);
-    area->next = done_areas;
-    done_areas = area;
-    pthread_mutex_unlock(&areas_mutex);
-    sweep_areas();
-}
 
 /* --- batches ------------------------------------------------------------------------------------
  */
@@ -304,82 +175,7 @@ static kvt_status end_launch(kvt_cuda_batch *b, int error, const char *what, cha
         error = event_error;
     if (error != cudaSuccess)
         wait_without_event(b);
-    return error == cudaSuccess ? KVT_OK : cuda_says(b->map->arena, error, what, why, why_bytes);
-}
-
-/* Each kind of memory that a GPU's kernel would fault on, or reach across a bus. */
-static kvt_status check_part(const kvt_cuda_map *map, const char *argument, int part,
-                             const void *at, char *why, size_t why_bytes) {
-    static const char cure[] = "kvt_decode and kvt_encode are for KV in host memory";
-    struct cudaPointerAttributes found = {.type = cudaMemoryTypeUnregistered};
-    cudaError_t error = cudaPointerGetAttributes(&found, at);
-    if (error != cudaSuccess)
-        cudaGetLastError();
-    if (error == cudaErrorInvalidValue) /* no address of any process */
-        found.type = cudaMemoryTypeUnregistered;
-    else if (error != cudaSuccess)
-        return cuda_says(map->arena, (int)error, "whose memory the KV is in", why, why_bytes);
-    if (found.type == cudaMemoryTypeManaged ||
-        (found.type == cudaMemoryTypeDevice && found.device == map->gpu))
-        return KVT_OK;
-    if (found.type == cudaMemoryTypeDevice)
-        return kvt_say(why, why_bytes, KVT_EINVAL,
-                       "%s->part[%d] is memory of CUDA device %d, and the pages are on %d: open a "
-                       "client with options.gpu \"%d\", or bring the KV there",
-                       argument, part, found.device, map->gpu, found.device);
-    if (found.type == cudaMemoryTypeHost)
-        return kvt_say(why, why_bytes, KVT_EINVAL,
-                       "%s->part[%d] is pinned host memory, not a GPU's: %s", argument, part, cure);
-    return kvt_say(why, why_bytes, KVT_EINVAL,
-                   "%s->part[%d] is host memory, or no memory at all, not a GPU's: %s", argument,
-                   part, cure);
-}
-
-static kvt_status check_layout(kvt_cuda_map *map, const char *argument, const kvt_layout *layout,
-                               char *why, size_t why_bytes) {
-    int entered = kvt_cuda_enter(map->gpu);
-    kvt_status status = KVT_OK;
-    if (entered != cudaSuccess)
-        status = cuda_says(map->arena, entered, "whose memory the KV is in", why, why_bytes);
-    for (int p = 0; p < 2 && status == KVT_OK; p++)
-        status = check_part(map, argument, p, layout->part[p], why, why_bytes);
-    kvt_cuda_leave(entered);
-    return status;
-}
-
-/*
- * Work goes into the stream in the calling thread, so cudaStreamPerThread means that thread's. It
- * must not be captured: a graph would read the pages each time that it is replayed, when nobody
- * holds them any more, and nothing would follow when that is done.
- */
-static kvt_status check_stream(kvt_cuda_map *map, void *stream, int is_kept, char *why,
-                               size_t why_bytes) {
-    enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-    if (is_kept && stream == (void *)cudaStreamPerThread)
-        return kvt_say(why, why_bytes, KVT_EINVAL,
-                       "the stream is cudaStreamPerThread, and whichever thread lets go of the "
-                       "pages waits for all that is in it: make one with cudaStreamCreate");
-    int entered = kvt_cuda_enter(map->gpu);
-    cudaError_t error = (cudaError_t)entered;
-    if (error == cudaSuccess)
-        error = cudaStreamIsCapturing((cudaStream_t)stream, &capture);
-    if (error != cudaSuccess)
-        cudaGetLastError();
-    kvt_cuda_leave(entered);
-    if (error == cudaErrorInvalidResourceHandle || error == cudaErrorInvalidValue ||
-        error == cudaErrorStreamCaptureImplicit)
-        return kvt_say(
-            why, why_bytes, KVT_EINVAL,
-            "the stream cannot be used: CUDA says %s. It must be one of the GPU that the "
-            "pages are on, %d, and not the default one while others are captured",
-            kvt_cuda_error_name((int)error), map->gpu);
-    if (error != cudaSuccess)
-        return cuda_says(map->arena, (int)error, "whether the stream captures", why, why_bytes);
-    if (capture != cudaStreamCaptureStatusNone)
-        return kvt_say(why, why_bytes, KVT_EINVAL,
-                       "the stream is being captured: pages are held for one reading, which no "
-                       "graph repeats. Put this into the stream before the graph is launched");
-    return KVT_OK;
+    return error == cudaSuccess ? KVT_OK : kvt_cuda_says(b->map, error, what, why, why_bytes);
 }
 
 static kvt_status plan(kvt_cuda_map *map, const kvt_page_shape *shape, const kvt_cuda_piece *pieces,
@@ -534,7 +330,7 @@ static kvt_status wait_for(kvt_cuda_batch *b, char *why, size_t why_bytes) {
     int is_done = error == cudaSuccess || wait_without_event(b);
     kvt_cuda_leave(entered);
     if (!is_done)
-        return cuda_says(b->map->arena, (int)error, "the work of a lease", why, why_bytes);
+        return kvt_cuda_says(b->map, (int)error, "the work of a lease", why, why_bytes);
     b->is_open = 0;
     return (kvt_status)*b->status;
 }
@@ -630,8 +426,7 @@ static kvt_status map_open(const kvt_wire_memory *memory, char *why, size_t why_
             error = cudaHostAlloc(&bounce, BOUNCE_BYTES, cudaHostAllocDefault);
         map->bounce = bounce;
         if (error != cudaSuccess)
-            status =
-                cuda_says(map->arena, (int)error, "a stream and pinned memory", why, why_bytes);
+            status = kvt_cuda_says(map, (int)error, "a stream and pinned memory", why, why_bytes);
         kvt_cuda_leave(entered);
     }
     if (status == KVT_OK)
@@ -660,9 +455,9 @@ static kvt_status map_read(kvt_cuda_map *map, uint64_t offset, void *to, uint64_
     }
     pthread_mutex_unlock(&map->reading);
     kvt_cuda_leave(entered);
-    return error == cudaSuccess ? KVT_OK
-                                : cuda_says(map->arena, (int)error,
-                                            "copying a page out of the arena", why, why_bytes);
+    return error == cudaSuccess
+               ? KVT_OK
+               : kvt_cuda_says(map, (int)error, "copying a page out of the arena", why, why_bytes);
 }
 
 extern const kvt_cuda_map_table kvt_cuda_map_calls;
@@ -671,11 +466,11 @@ const kvt_cuda_map_table kvt_cuda_map_calls = {.version = KVT_MODULE_VERSION,
                                                .open = map_open,
                                                .close = map_close,
                                                .read = map_read,
-                                               .area_open = area_open,
-                                               .area_close = area_close,
-                                               .areas_tidy = areas_tidy,
-                                               .check_layout = check_layout,
-                                               .check_stream = check_stream,
+                                               .area_open = kvt_cuda_area_open,
+                                               .area_close = kvt_cuda_area_close,
+                                               .areas_tidy = kvt_cuda_areas_tidy,
+                                               .check_layout = kvt_cuda_check_layout,
+                                               .check_stream = kvt_cuda_check_stream,
                                                .plan = plan,
                                                .is_plan = is_plan,
                                                .decode = decode,

@@ -8,8 +8,9 @@ enable_language(CUDA)
 find_package(CUDAToolkit REQUIRED)
 
 # The module (module.h). CUDA's runtime is in it; a driver is needed only to use it.
-add_library(kvtrunk_cuda SHARED cuda_handles.c device_cuda.c kernels.cu
-            ${PROJECT_SOURCE_DIR}/client/map_cuda.c)
+add_library(kvtrunk_cuda SHARED cuda_handles.c cuda_mover.c device_cuda.c kernels.cu
+            ${PROJECT_SOURCE_DIR}/client/map_cuda.c ${PROJECT_SOURCE_DIR}/client/map_cuda_areas.c
+            ${PROJECT_SOURCE_DIR}/client/map_cuda_check.c)
 target_link_libraries(kvtrunk_cuda PRIVATE kvt_device kvt_kernels CUDA::cudart_static
                       Threads::Threads)
 set_target_properties(kvtrunk_cuda PROPERTIES OUTPUT_NAME kvtrunk-cuda VERSION ${PROJECT_VERSION}

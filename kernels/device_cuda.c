@@ -1,31 +1,16 @@
-/*
- * device_cuda.c - an arena in GPU memory.
- *
- * A MOVER is what one call needs to move bytes without waiting for another: a stream, and two
- * halves of pinned memory. While the GPU copies one half, the other is filled or emptied:
- *
- *     file --pread--> half 0 --GPU--> data        read: the other way round
- *     file --pread--> half 1 --GPU--> data
- *
- * Whoever waits for the GPU sleeps meanwhile: all waits are for events made for that, since waiting
- * for a stream takes a core. A wait has no limit of its own, for CUDA has none, and what the GPU
- * may yet write to cannot be given to another call. But who asks for the device's failure looks how
- * long each call has been at it (look_for_stuck): a GPU that does not get on has failed.
- */
+/* device_cuda.c - an arena in GPU memory. How a call moves bytes: cuda_mover.h. */
 #include "kernels/device_cuda.h"
 
 #include <cuda_runtime_api.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "client/assert.h"
 #include "kernels/cuda_handles.h"
+#include "kernels/cuda_mover.h"
 #include "kernels/kernels.h"
 #include "kernels/module.h"
 #include "kernels/say.h"
@@ -36,31 +21,7 @@ enum {
     MAX_MOVERS = 64,
     SMALL_BYTES = 64 << 10, /* runs up to this mean size: a kernel beats the start of each copy */
     LIMIT_MS = 30000,       /* a call moves some pages: milliseconds, also beside busy workers */
-    WAITED_FOR = cudaEventDisableTiming | cudaEventBlockingSync,
 };
-
-/* What the GPU is told about a page to be checked, and what it answers, or about runs to be copied;
- * pinned. */
-typedef struct check_card {
-    kvt_cuda_read read;
-    kvt_cuda_page page;
-    uint32_t status;
-    kvt_cuda_write write; /* of one that is encoded anew */
-    kvt_cuda_result result;
-    kvt_cuda_copy_run runs[KVT_DEVICE_MAX_RUNS];
-} check_card;
-
-typedef struct mover {
-    cudaStream_t stream;
-    check_card *card;
-    void *workspace; /* of the check; grows with the pages */
-    uint64_t workspace_bytes;
-    uint8_t *half[2];         /* pinned; one allocation, in half[0] */
-    cudaEvent_t half_free[2]; /* the GPU is done with it */
-    cudaEvent_t done;         /* and with all that it was given */
-    uint64_t begun_ms;        /* by a call that is at it; 0: by none; atomic */
-    struct mover *next;       /* in the list of free ones */
-} mover;
 
 typedef struct device_cuda {
     kvt_device base;
@@ -71,131 +32,10 @@ typedef struct device_cuda {
     int is_given;    /* to others, who may have the data open */
     uint8_t *pinned; /* host memory that the GPU reaches, */
     uint64_t pinned_bytes;
-    int is_mapped;       /* kernels too, by the host's own addresses */
-    int is_registered;   /* by this device, among several of one process */
-    const char *failure; /* atomic */
-    uint32_t limit_ms;
-    char stuck[64]; /* a failure in words */
-    size_t half_bytes;
-    uint32_t n_movers;
-    mover *movers;
-    pthread_mutex_t mutex; /* of the list */
-    pthread_cond_t mover_came;
-    mover *first_free, **last_free; /* the one that has been free longest is taken */
+    int is_mapped;     /* kernels too, by the host's own addresses */
+    int is_registered; /* by this device, among several of one process */
+    kvt_cuda_movers movers;
 } device_cuda;
-
-/* --- movers --------------------------------------------------------------------------------------
- */
-
-static mover *take_mover(device_cuda *d) {
-    pthread_mutex_lock(&d->mutex);
-    while (!d->first_free)
-        pthread_cond_wait(&d->mover_came, &d->mutex);
-    mover *m = d->first_free;
-    d->first_free = m->next;
-    if (!d->first_free)
-        d->last_free = &d->first_free;
-    pthread_mutex_unlock(&d->mutex);
-    return m;
-}
-
-static void give_mover(device_cuda *d, mover *m) {
-    m->next = NULL;
-    pthread_mutex_lock(&d->mutex);
-    *d->last_free = m;
-    d->last_free = &m->next;
-    pthread_cond_signal(&d->mover_came);
-    pthread_mutex_unlock(&d->mutex);
-}
-
-static uint64_t now_ms(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-}
-
-/* A thread speaks to device 0 until it says otherwise. */
-static mover *begin(device_cuda *d) {
-    mover *m = take_mover(d);
-    cudaSetDevice(d->gpu); /* if it fails, so does what follows */
-    __atomic_store_n(&m->begun_ms, now_ms(), __ATOMIC_RELAXED);
-    return m;
-}
-
-/* After an error: is it one that every later call reports too? Then the device is lost to this
- * process. */
-static void look_for_failure(device_cuda *d) {
-    size_t free_bytes, total_bytes;
-    cudaSetDevice(d->gpu);
-    cudaGetLastError();
-    cudaError_t error = cudaMemGetInfo(&free_bytes, &total_bytes);
-    if (error == cudaSuccess || cudaMemGetInfo(&free_bytes, &total_bytes) == cudaSuccess)
-        return;
-    __atomic_store_n(&d->failure, cudaGetErrorString(error), __ATOMIC_RELEASE);
-}
-
-/* Has a call been at it for too long? */
-static void look_for_stuck(device_cuda *d) {
-    uint64_t now = now_ms();
-    for (uint32_t i = 0; i < d->n_movers; i++) {
-        uint64_t begun = __atomic_load_n(&d->movers[i].begun_ms, __ATOMIC_RELAXED);
-        if (begun && now > begun + d->limit_ms)
-            __atomic_store_n(&d->failure, d->stuck, __ATOMIC_RELEASE);
-    }
-}
-
-/* Until the GPU has done all that the mover was given. */
-static cudaError_t wait_for(mover *m) {
-    cudaError_t error = cudaEventRecord(m->done, m->stream);
-    if (error == cudaSuccess)
-        error = cudaEventSynchronize(m->done);
-    if (error != cudaSuccess) /* all the same: its memory goes to the next call */
-        cudaStreamSynchronize(m->stream);
-    return error;
-}
-
-/* Waits, failed or not: the next call gets the mover's memory. */
-static kvt_status end(device_cuda *d, mover *m, kvt_status status) {
-    cudaError_t error = wait_for(m);
-    if (error != cudaSuccess && status == KVT_OK)
-        status = KVT_EIO;
-    if (error != cudaSuccess || status == KVT_EIO || status == KVT_ENOMEM)
-        look_for_failure(d);
-    __atomic_store_n(&m->begun_ms, 0, __ATOMIC_RELAXED);
-    give_mover(d, m);
-    return status;
-}
-
-static int mover_open(mover *m, size_t half_bytes) {
-    void *pinned;
-    if (cudaStreamCreateWithFlags(&m->stream, cudaStreamNonBlocking) != cudaSuccess ||
-        cudaHostAlloc(&pinned, 2 * half_bytes, cudaHostAllocDefault) != cudaSuccess)
-        return 0;
-    m->half[0] = pinned;
-    m->half[1] = m->half[0] + half_bytes;
-    if (cudaHostAlloc(&pinned, sizeof *m->card, cudaHostAllocDefault) != cudaSuccess)
-        return 0;
-    m->card = pinned;
-    for (int i = 0; i < 2; i++) {
-        if (cudaEventCreateWithFlags(&m->half_free[i], WAITED_FOR) != cudaSuccess)
-            return 0;
-    }
-    return cudaEventCreateWithFlags(&m->done, WAITED_FOR) == cudaSuccess;
-}
-
-static void mover_close(mover *m) {
-    for (int i = 0; i < 2; i++) {
-        if (m->half_free[i])
-            cudaEventDestroy(m->half_free[i]);
-    }
-    if (m->done)
-        cudaEventDestroy(m->done);
-    cudaFreeHost(m->half[0]);
-    cudaFreeHost(m->card);
-    cudaFree(m->workspace);
-    if (m->stream)
-        cudaStreamDestroy(m->stream);
-}
 
 /* --- the table ----------------------------------------------------------------------------------
  */
@@ -205,15 +45,11 @@ static void cuda_close(kvt_device *device) {
     if (!d)
         return;
     cudaSetDevice(d->gpu);
-    for (uint32_t i = 0; d->movers && i < d->n_movers; i++)
-        mover_close(&d->movers[i]);
-    free(d->movers);
+    kvt_cuda_movers_close(&d->movers);
     if (!d->is_given)
         cudaFree(d->data);
     if (d->head)
         d->head->ops->close(d->head);
-    pthread_cond_destroy(&d->mover_came);
-    pthread_mutex_destroy(&d->mutex);
     free(d);
 }
 
@@ -248,7 +84,7 @@ static int read_file(int fd, uint64_t file_offset, uint8_t *to, size_t bytes) {
 }
 
 static size_t part_of(const device_cuda *d, uint64_t left) {
-    return left < d->half_bytes ? (size_t)left : d->half_bytes;
+    return left < d->movers.half_bytes ? (size_t)left : d->movers.half_bytes;
 }
 
 static kvt_status cuda_write_file(kvt_device *device, uint64_t offset, int fd, uint64_t file_offset,
@@ -258,7 +94,7 @@ static kvt_status cuda_write_file(kvt_device *device, uint64_t offset, int fd, u
     /* The place in the file is a worker's word: no file is that long. */
     if (file_offset > INT64_MAX || bytes > INT64_MAX - file_offset)
         return KVT_EIO;
-    mover *m = begin(d);
+    kvt_cuda_mover *m = kvt_cuda_begin(&d->movers);
     kvt_status status = KVT_OK;
     for (uint64_t done = 0, i = 0; done < bytes && status == KVT_OK; i++) {
         size_t n = part_of(d, bytes - done);
@@ -270,7 +106,7 @@ static kvt_status cuda_write_file(kvt_device *device, uint64_t offset, int fd, u
             status = KVT_EIO;
         done += n;
     }
-    return end(d, m, status);
+    return kvt_cuda_end(&d->movers, m, status);
 }
 
 static kvt_status cuda_copy(kvt_device *device, uint64_t to_offset, uint64_t from_offset,
@@ -278,11 +114,11 @@ static kvt_status cuda_copy(kvt_device *device, uint64_t to_offset, uint64_t fro
     device_cuda *d = (device_cuda *)device;
     uint8_t *to = range(d, to_offset, bytes), *from = range(d, from_offset, bytes);
     KVT_ASSERT(bytes <= (to > from ? to_offset - from_offset : from_offset - to_offset));
-    mover *m = begin(d);
+    kvt_cuda_mover *m = kvt_cuda_begin(&d->movers);
     kvt_status status = KVT_OK;
     if (cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, m->stream) != cudaSuccess)
         status = KVT_EIO;
-    return end(d, m, status);
+    return kvt_cuda_end(&d->movers, m, status);
 }
 
 static int is_pinned(const device_cuda *d, const void *at, uint64_t bytes) {
@@ -291,11 +127,11 @@ static int is_pinned(const device_cuda *d, const void *at, uint64_t bytes) {
 }
 
 static kvt_status copy_directly(device_cuda *d, void *to, const void *from, uint64_t bytes) {
-    mover *m = begin(d);
+    kvt_cuda_mover *m = kvt_cuda_begin(&d->movers);
     kvt_status status = KVT_OK;
     if (cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, m->stream) != cudaSuccess)
         status = KVT_EIO;
-    return end(d, m, status);
+    return kvt_cuda_end(&d->movers, m, status);
 }
 
 /* The GPU fills one half while this thread empties the other. */
@@ -305,7 +141,7 @@ static kvt_status cuda_write(kvt_device *device, uint64_t offset, const void *fr
     uint8_t *to = range(d, offset, bytes);
     if (is_pinned(d, from, bytes))
         return copy_directly(d, to, from, bytes);
-    mover *m = begin(d);
+    kvt_cuda_mover *m = kvt_cuda_begin(&d->movers);
     kvt_status status = KVT_OK;
     for (uint64_t done = 0, i = 0; done < bytes && status == KVT_OK; i++) {
         size_t n = part_of(d, bytes - done);
@@ -320,7 +156,7 @@ static kvt_status cuda_write(kvt_device *device, uint64_t offset, const void *fr
             status = KVT_EIO;
         done += n;
     }
-    return end(d, m, status);
+    return kvt_cuda_end(&d->movers, m, status);
 }
 
 static kvt_status cuda_read(kvt_device *device, uint64_t offset, void *to, uint64_t bytes) {
@@ -328,7 +164,7 @@ static kvt_status cuda_read(kvt_device *device, uint64_t offset, void *to, uint6
     const uint8_t *from = range(d, offset, bytes);
     if (is_pinned(d, to, bytes))
         return copy_directly(d, to, from, bytes);
-    mover *m = begin(d);
+    kvt_cuda_mover *m = kvt_cuda_begin(&d->movers);
     kvt_status status = KVT_OK;
     uint64_t asked = 0, done = 0;
     for (uint64_t i = 0; done < bytes && status == KVT_OK; i++) {
@@ -349,7 +185,7 @@ static kvt_status cuda_read(kvt_device *device, uint64_t offset, void *to, uint6
             memcpy((uint8_t *)to + done, m->half[(i - 1) % 2], n);
         done += n;
     }
-    return end(d, m, status);
+    return kvt_cuda_end(&d->movers, m, status);
 }
 
 /* --- memory of the host that the GPU reaches
@@ -384,8 +220,8 @@ static void cuda_unpin(kvt_device *device) {
 }
 
 /* Small runs by one kernel, each by some threads of it; large ones by the copy engines. */
-static cudaError_t launch_runs(device_cuda *d, mover *m, const kvt_device_run *runs, uint32_t n,
-                               int to_host) {
+static cudaError_t launch_runs(device_cuda *d, kvt_cuda_mover *m, const kvt_device_run *runs,
+                               uint32_t n, int to_host) {
     uint64_t all = 0, most = 0, odd = 0;
     kvt_cuda_copy_run *copies = m->card->runs;
     for (uint32_t i = 0; i < n; i++) {
@@ -413,54 +249,42 @@ static kvt_status cuda_move(kvt_device *device, const kvt_device_run *runs, uint
     for (uint32_t i = 0; i < n; i++)
         if (!is_pinned(d, runs[i].host, runs[i].bytes))
             return KVT_ENOTSUP;
-    mover *m = begin(d);
+    kvt_cuda_mover *m = kvt_cuda_begin(&d->movers);
     cudaError_t error = launch_runs(d, m, runs, n, to_host);
-    return end(d, m, error == cudaSuccess ? KVT_OK : KVT_EIO);
+    return kvt_cuda_end(&d->movers, m, error == cudaSuccess ? KVT_OK : KVT_EIO);
 }
 
 /* --- checking, staging ---------------------------------------------------------------------------
  */
-
-static kvt_status reserve_workspace(mover *m, uint64_t bytes) {
-    if (bytes <= m->workspace_bytes)
-        return KVT_OK;
-    void *fresh;
-    if (cudaMalloc(&fresh, bytes) != cudaSuccess)
-        return KVT_ENOMEM;
-    cudaFree(m->workspace);
-    m->workspace = fresh;
-    m->workspace_bytes = bytes;
-    return KVT_OK;
-}
 
 /* By the GPU, where the page stands: nothing of it has to come back. */
 static kvt_status cuda_check(kvt_device *device, const kvt_page_shape *shape, uint64_t offset,
                              uint64_t bytes, uint32_t *ret_rows) {
     device_cuda *d = (device_cuda *)device;
     const uint8_t *at = range(d, offset, bytes);
-    mover *m = begin(d);
-    check_card *card = m->card;
+    kvt_cuda_mover *m = kvt_cuda_begin(&d->movers);
+    kvt_cuda_card *card = m->card;
     card->read = (kvt_cuda_read){.page = at, .page_bytes = bytes};
     card->status = KVT_OK;
-    kvt_status status = reserve_workspace(m, kvt_cuda_workspace_bytes(shape, 1));
+    kvt_status status = kvt_cuda_reserve(m, kvt_cuda_workspace_bytes(shape, 1));
     if (status == KVT_OK &&
         (kvt_cuda_plan(shape, &card->read, 1, &card->page, &card->status, m->stream) != 0 ||
          kvt_cuda_verify(shape, &card->page, 1, &card->status, m->workspace, m->stream) != 0))
         status = KVT_EIO;
     /* Another call writes on the card as soon as the mover is given back. */
-    if (status == KVT_OK && wait_for(m) != cudaSuccess)
+    if (status == KVT_OK && kvt_cuda_wait(m) != cudaSuccess)
         status = KVT_EIO;
     uint32_t rows = card->page.rows;
     if (status == KVT_OK)
         status = (kvt_status)card->status;
-    status = end(d, m, status);
+    status = kvt_cuda_end(&d->movers, m, status);
     if (status == KVT_OK)
         *ret_rows = rows;
     return status;
 }
 
-static int launch_transcode(const kvt_device_cooling *c, mover *m) {
-    check_card *card = m->card;
+static int launch_transcode(const kvt_device_cooling *c, kvt_cuda_mover *m) {
+    kvt_cuda_card *card = m->card;
     int error = kvt_cuda_plan(c->from_shape, &card->read, 1, &card->page, &card->status, m->stream);
     if (error == cudaSuccess)
         error =
@@ -471,7 +295,7 @@ static int launch_transcode(const kvt_device_cooling *c, mover *m) {
     return error;
 }
 
-static kvt_status transcoded(const kvt_device_cooling *c, const check_card *card) {
+static kvt_status transcoded(const kvt_device_cooling *c, const kvt_cuda_card *card) {
     if (card->status != KVT_OK || card->page.rows != c->rows)
         return KVT_ECORRUPT;
     if (card->result.status != KVT_OK)
@@ -485,22 +309,22 @@ static kvt_status cuda_transcode(kvt_device *device, const kvt_device_cooling *c
     uint8_t *to = range(d, c->to_offset, c->to_bytes);
     uint64_t before = kvt_cuda_workspace_bytes(c->from_shape, 1),
              after = kvt_cuda_workspace_bytes(c->to_shape, 1);
-    mover *m = begin(d);
-    check_card *card = m->card;
+    kvt_cuda_mover *m = kvt_cuda_begin(&d->movers);
+    kvt_cuda_card *card = m->card;
     card->read = (kvt_cuda_read){.page = from, .page_bytes = c->from_bytes, .n_rows = c->rows};
     card->write = (kvt_cuda_write){.page = to,
                                    .room_bytes = c->to_bytes,
                                    .rows = c->rows,
                                    .is_first = (uint32_t)(c->is_first != 0)};
     card->status = KVT_OK;
-    kvt_status status = reserve_workspace(m, before > after ? before : after);
+    kvt_status status = kvt_cuda_reserve(m, before > after ? before : after);
     if (status == KVT_OK && launch_transcode(c, m) != 0)
         status = KVT_EIO;
-    if (status == KVT_OK && wait_for(m) != cudaSuccess)
+    if (status == KVT_OK && kvt_cuda_wait(m) != cudaSuccess)
         status = KVT_EIO;
     if (status == KVT_OK)
         status = transcoded(c, card);
-    return end(d, m, status);
+    return kvt_cuda_end(&d->movers, m, status);
 }
 
 static kvt_status cuda_stage(kvt_device *device, const kvt_wire_memory *memory,
@@ -516,14 +340,14 @@ static kvt_status cuda_stage(kvt_device *device, const kvt_wire_memory *memory,
     if (status == KVT_OK)
         *ret_staged = (kvt_staged *)opened;
     else if (status != KVT_EINVAL) /* nothing else may ever be asked of a GPU that is lost */
-        look_for_failure(d);
+        kvt_cuda_look_for_failure(&d->movers);
     return status;
 }
 
 static kvt_status cuda_unstage(kvt_device *device, kvt_staged *staged) {
     kvt_status status = kvt_cuda_close_memory((kvt_cuda_opened *)staged);
     if (status != KVT_OK)
-        look_for_failure((device_cuda *)device);
+        kvt_cuda_look_for_failure(&((device_cuda *)device)->movers);
     return status;
 }
 
@@ -537,19 +361,16 @@ static kvt_status cuda_write_staged(kvt_device *device, uint64_t offset, const k
     uint64_t room = kvt_cuda_opened_bytes(from);
     if (from_offset > room || bytes > room - from_offset)
         return KVT_EIO;
-    mover *m = begin(d);
+    kvt_cuda_mover *m = kvt_cuda_begin(&d->movers);
     kvt_status status = KVT_OK;
     if (cudaMemcpyAsync(to, kvt_cuda_opened_at(from) + from_offset, bytes, cudaMemcpyDeviceToDevice,
                         m->stream) != cudaSuccess)
         status = KVT_EIO;
-    return end(d, m, status);
+    return kvt_cuda_end(&d->movers, m, status);
 }
 
 static const char *cuda_failure(kvt_device *device) {
-    device_cuda *d = (device_cuda *)device;
-    if (!__atomic_load_n(&d->failure, __ATOMIC_ACQUIRE))
-        look_for_stuck(d);
-    return __atomic_load_n(&d->failure, __ATOMIC_ACQUIRE);
+    return kvt_cuda_failure(&((device_cuda *)device)->movers);
 }
 
 static const kvt_device_ops cuda_ops = {.name = "cuda",
@@ -638,26 +459,18 @@ static kvt_status open_data(const kvt_device_cuda_options *o, device_cuda *d, ch
 
 static kvt_status open_movers(const kvt_device_cuda_options *o, device_cuda *d, char *why,
                               size_t why_bytes) {
-    d->n_movers = o->n_movers ? o->n_movers : DEFAULT_MOVERS;
-    d->half_bytes = (o->bounce_bytes ? o->bounce_bytes : DEFAULT_BOUNCE_BYTES) / 2;
-    d->last_free = &d->first_free;
-    d->movers = calloc(d->n_movers, sizeof *d->movers);
-    for (uint32_t i = 0; d->movers && i < d->n_movers; i++) {
-        if (!mover_open(&d->movers[i], d->half_bytes))
-            return kvt_say(why, why_bytes, KVT_ENOMEM, "no pinned memory: %" PRIu32 " x %zu bytes",
-                           d->n_movers, 2 * d->half_bytes);
-        give_mover(d, &d->movers[i]);
-    }
-    return d->movers ? KVT_OK : kvt_say(why, why_bytes, KVT_ENOMEM, "out of memory");
+    return kvt_cuda_movers_open(&d->movers, d->gpu, o->n_movers ? o->n_movers : DEFAULT_MOVERS,
+                                o->bounce_bytes ? o->bounce_bytes : DEFAULT_BOUNCE_BYTES,
+                                o->limit_ms ? o->limit_ms : LIMIT_MS, why, why_bytes);
 }
 
 /* So that no byte of another process's memory is ever read as a page. */
 static kvt_status zero_data(device_cuda *d, char *why, size_t why_bytes) {
-    mover *m = begin(d);
+    kvt_cuda_mover *m = kvt_cuda_begin(&d->movers);
     kvt_status status = KVT_OK;
     if (cudaMemsetAsync(d->data, 0, d->data_bytes, m->stream) != cudaSuccess)
         status = KVT_EIO;
-    status = end(d, m, status);
+    status = kvt_cuda_end(&d->movers, m, status);
     return status == KVT_OK ? KVT_OK : kvt_say(why, why_bytes, status, "zeroing the arena failed");
 }
 
@@ -679,11 +492,6 @@ kvt_status kvt_device_cuda_open(const kvt_device_cuda_options *options, char *wh
         return kvt_say(why, why_bytes, KVT_ENOMEM, "out of memory");
     d->base.ops = &cuda_ops;
     d->gpu = (int)options->gpu;
-    d->limit_ms = options->limit_ms ? options->limit_ms : LIMIT_MS;
-    snprintf(d->stuck, sizeof d->stuck, "a piece of its work did not end in %" PRIu32 " ms",
-             d->limit_ms);
-    pthread_mutex_init(&d->mutex, NULL);
-    pthread_cond_init(&d->mover_came, NULL);
     status = open_head(options, d, why, why_bytes);
     if (status == KVT_OK)
         status = open_data(options, d, why, why_bytes);

@@ -55,7 +55,7 @@ FENCES = [
     ("nng", r"nng/", r"daemon/(server|publish)_nng\.c|client/(transport|listen)_nng\.c"),
     ("LMDB", r"lmdb\.h$", r"store/tier_lmdb\.c"),
     ("zstd", r"(zstd|zdict)", r"store/tier_pack\.c"),
-    ("CUDA", r"(cuda|cublas|nvml|nvrtc|nvtx|cooperative_groups)", r"kernels/.*|client/map_cuda\.c"),
+    ("CUDA", r"(cuda|cublas|nvml|nvrtc|nvtx|cooperative_groups)", r"kernels/.*|client/map_cuda(_\w+)?\.[ch]"),
     ("cJSON", r"(cjson/)?cJSON", r"daemon/(config|report)\.c|client/tool_[^/]*\.c"),
     ("zlib", r"(zlib|zconf)\.h$", r"client/trace\.c"),
     ("llama.cpp", r"(llama|ggml|gguf)[-\w]*\.h$", r"client/adapters/llama/.*"),

@@ -172,7 +172,7 @@ static kvt_status close_an_area(kvt_device *d, kvt_staged *staged) {
     return area_is_stuck ? KVT_EIO : KVT_OK;
 }
 
-/* May its worker free the area? As client/map_cuda.c asks. */
+/* May its worker free the area? As client/map_cuda_areas.c asks. */
 static int is_let_go(int fd) {
     return flock(fd, LOCK_EX | LOCK_NB) == 0;
 }

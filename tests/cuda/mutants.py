@@ -44,8 +44,8 @@ class Mutant:
 SOURCES = {
     "test_kernels": ("tests/cuda/test_kernels.c", "kernels/kernels.cu"),
     "test_ipc": ("tests/cuda/test_ipc.c", "kernels/kernels.cu"),
-    "test_device": ("tests/cuda/test_device.c", "kernels/device_cuda.c", "kernels/cuda_handles.c",
-                    "kernels/kernels.cu"),
+    "test_device": ("tests/cuda/test_device.c", "kernels/device_cuda.c", "kernels/cuda_mover.c",
+                    "kernels/cuda_handles.c", "kernels/kernels.cu"),
     "test_lanes": ("tests/cuda/test_lanes.cu",),
     "test_engine": ("tests/cuda/test_engine.c", "tests/cuda/engine.cu", "kernels/kernels.cu"),
 }
@@ -55,9 +55,11 @@ SOURCES["e2e_device"] = ("tests/e2e/device.c", "tests/e2e/e2e.c", "client/lease.
                          "client/pages_device.c")
 SOURCES["e2e_gpu_faults"] = ("tests/e2e/gpu_faults.c", "tests/e2e/e2e.c")
 SOURCES["e2e_gpus"] = ("tests/e2e/gpus.c", "tests/e2e/e2e.c")
-MODULE_SOURCES = ("kernels/device_cuda.c", "kernels/cuda_handles.c", "client/map_cuda.c",
+MODULE_SOURCES = ("kernels/device_cuda.c", "kernels/cuda_mover.c", "kernels/cuda_handles.c",
+                  "client/map_cuda.c", "client/map_cuda_areas.c", "client/map_cuda_check.c",
                   "tests/cuda/fake_module.cpp")
-MAP, WORK = "client/map_cuda.c", "client/pages_device.c"
+MAP, WORK, AREAS = "client/map_cuda.c", "client/pages_device.c", "client/map_cuda_areas.c"
+MOVER = "kernels/cuda_mover.c"
 
 ENCODE, UNIT, DEVICE = ("kernels/kernels_encode.cuh", "kernels/unit_encode.cuh",
                         "kernels/unit_device.cuh")
@@ -105,8 +107,8 @@ MUTANTS = [
            "if (!idle && row < n_rows)\n                codes[i]",
            "if (!idle)\n                codes[i]"),
     # --- waiting
-    Mutant("a call returns before the GPU is done", PLAIN, "device", "kernels/device_cuda.c",
-           "cudaError_t error = wait_for(m);", "cudaError_t error = cudaSuccess;"),
+    Mutant("a call returns before the GPU is done", PLAIN, "device", MOVER,
+           "cudaError_t error = kvt_cuda_wait(m);", "cudaError_t error = cudaSuccess;"),
     Mutant("pinned memory is filled while the GPU reads it", PLAIN, "device",
            "kernels/device_cuda.c",
            "cudaEventSynchronize(m->half_free[i % 2]) != cudaSuccess ||\n            !read_file",
@@ -118,8 +120,8 @@ MUTANTS = [
            "b->results, b->workspace, b->stream));\n    CUDA(cudaStreamSynchronize(b->stream));",
            "b->results, b->workspace, b->stream));"),
     # --- between worker, daemon and GPU
-    Mutant("a page is sealed before the copy's event", PLAIN, "workers", "kernels/device_cuda.c",
-           "cudaError_t error = wait_for(m);", "cudaError_t error = cudaSuccess;"),
+    Mutant("a page is sealed before the copy's event", PLAIN, "workers", MOVER,
+           "cudaError_t error = kvt_cuda_wait(m);", "cudaError_t error = cudaSuccess;"),
     Mutant("a seal does not wait for the encoding", PLAIN, "workers", WORK,
            "    wait_for(work);\n    kvt_status status = work->status;", "    kvt_status status = KVT_OK;"),
     Mutant("a frame is given back while the GPU reads it", PLAIN, "workers", "client/lease.c",
@@ -143,21 +145,21 @@ MUTANTS = [
            "if (b->is_open && is_captured(b)) {", "if (!b && is_captured(b)) {"),
     Mutant("the plan of other tokens", PLAIN, "workers", MAP,
            "if (b->is_encoded || b->n != n_pieces", "return 1;\n    if (b->is_encoded || b->n != n_pieces"),
-    Mutant("an area is freed while the daemon has it open", PLAIN, "faults", MAP,
+    Mutant("an area is freed while the daemon has it open", PLAIN, "faults", AREAS,
            "return flock(area->file, LOCK_EX | LOCK_NB) == 0;", "return 1;"),
     # --- what is not given back, by a worker that closes or a daemon that ends
     Mutant("a worker's stream stays", PLAIN, "workers", MAP,
            "    if (map->stream)\n        cudaStreamDestroy(map->stream);\n", ""),
     Mutant("a worker's event stays", PLAIN, "workers", MAP,
            "    if (b->done)\n        cudaEventDestroy(b->done);\n", ""),
-    Mutant("the daemon's stream stays", PLAIN, "workers", "kernels/device_cuda.c",
+    Mutant("the daemon's stream stays", PLAIN, "workers", MOVER,
            "    if (m->stream)\n        cudaStreamDestroy(m->stream);\n", ""),
-    Mutant("the daemon's events stay", PLAIN, "workers", "kernels/device_cuda.c",
+    Mutant("the daemon's events stay", PLAIN, "workers", MOVER,
            "            cudaEventDestroy(m->half_free[i]);\n", "            ;\n"),
     Mutant("a worker's area stays open in the daemon", PLAIN, "faults", "kernels/device_cuda.c",
            "kvt_status status = kvt_cuda_close_memory((kvt_cuda_opened *)staged);",
            "kvt_status status = staged ? KVT_OK : KVT_EIO;"),
-    Mutant("an area is never freed", PLAIN, "faults", MAP,
+    Mutant("an area is never freed", PLAIN, "faults", AREAS,
            "return flock(area->file, LOCK_EX | LOCK_NB) == 0;", "return 0;"),
     Mutant("an area shares its block", PLAIN, "faults", "kernels/cuda_handles.c",
            "(int)cudaMalloc(ret_at, more - more % KVT_CUDA_SHARED_BYTES)",
@@ -166,8 +168,8 @@ MUTANTS = [
     Mutant("a path's first rows are coded", PLAIN, "kernels", ENCODE,
            "write->is_first && loses_bits(made)", "write->is_first && made->n_ranges == 0"),
     # --- several GPUs
-    Mutant("the daemon speaks to the wrong GPU", PLAIN, "gpus", "kernels/device_cuda.c",
-           "    cudaSetDevice(d->gpu); /* if it fails, so does what follows */\n", ""),
+    Mutant("the daemon speaks to the wrong GPU", PLAIN, "gpus", MOVER,
+           "    cudaSetDevice(movers->gpu); /* if it fails, so does what follows */\n", ""),
     Mutant("another process's memory is opened on the wrong GPU", PLAIN, "gpus",
            "kernels/cuda_handles.c", "    int entered = kvt_cuda_enter(gpu);\n    cudaError_t error = (cudaError_t)entered;",
            "    int entered = kvt_cuda_enter(0);\n    cudaError_t error = (cudaError_t)entered;"),

@@ -24,7 +24,8 @@ NVCC_FLAGS = ["-std=c++17", "-O3", "-fmad=false", "-ftz=false", "-prec-div=true"
               "-prec-sqrt=true", "-Werror", "all-warnings", "-Xcompiler", "-Wall,-Wextra"]
 HOST_FLAGS = ["-std=c17", "-fsyntax-only", "-D_GNU_SOURCE", "-DKVT_REAL_CUDA", "-Wall", "-Wextra",
               "-Werror"]
-HOST_SOURCES = ("kernels/device_cuda.c", "kernels/cuda_handles.c", "client/map_cuda.c", "tests/cuda/api_numbers.c", "tests/cuda/test_kernels.c",
+HOST_SOURCES = ("kernels/device_cuda.c", "kernels/cuda_mover.c", "kernels/cuda_handles.c", "client/map_cuda.c",
+                "client/map_cuda_areas.c", "client/map_cuda_check.c", "tests/cuda/api_numbers.c", "tests/cuda/test_kernels.c",
                 "tests/cuda/test_ipc.c", "tests/cuda/test_device.c", "tests/cuda/test_engine.c", "tests/gpu/bench.c")
 
 VECTOR = {  # kernel: 16-byte accesses that must be there

@@ -184,6 +184,14 @@ static void check_read(e2e_worker *w, const uint32_t *tokens, uint32_t n, const 
     CHECK_EQ(oracle_check(&w->oracle, w->row_hashes, n, 0, E2E_LAYERS, plain), 0);
 }
 
+/* A worker, and where rows of n tokens are to go: in host memory, and likewise on the GPU. */
+static void open_two_layouts(e2e_worker *w, const e2e_daemon *d, uint64_t number, uint32_t n,
+                             kvt_layout *ret_plain, kvt_layout *ret_to) {
+    e2e_worker_open(w, d, number, 20000);
+    kvt_layout_token_major(&w->realm.geometry, n, w->part[0], w->part[1], ret_plain);
+    kvt_layout_token_major(&w->realm.geometry, n, w->gpu_part[0], w->gpu_part[1], ret_to);
+}
+
 /* Waits of this process that took a core, on a GPU. */
 static uint64_t spins(void) {
     uint64_t (*n)(void);
@@ -199,12 +207,8 @@ static void test_waits(const e2e_daemon *d) {
     enum { N = 90 };
     e2e_worker w;
     uint32_t tokens[N];
-    e2e_worker_open(&w, d, 5, 20000);
     kvt_layout plain, to;
-    kvt_layout_token_major(&w.realm.geometry, N, w.part[0], w.part[1], &plain);
-    to = plain;
-    to.part[0] = w.gpu_part[0];
-    to.part[1] = w.gpu_part[1];
+    open_two_layouts(&w, d, 5, N, &plain, &to);
     for (int way = 0; way < 4; way++) {
         kvt_lease *lease = e2e_filled(&w, tokens, N, 7000000 + 1000 * (uint32_t)way);
         uint32_t more = 1;
@@ -243,13 +247,9 @@ static void test_close(const e2e_daemon *d) {
     enum { N = 50 };
     e2e_worker w;
     uint32_t tokens[N];
-    e2e_worker_open(&w, d, 9, 20000);
-    kvt_lease *lease = e2e_filled(&w, tokens, N, 8000000);
     kvt_layout plain, to;
-    kvt_layout_token_major(&w.realm.geometry, N, w.part[0], w.part[1], &plain);
-    to = plain;
-    to.part[0] = w.gpu_part[0];
-    to.part[1] = w.gpu_part[1];
+    open_two_layouts(&w, d, 9, N, &plain, &to);
+    kvt_lease *lease = e2e_filled(&w, tokens, N, 8000000);
     CHECK_EQ(kvt_decode_device(lease, 0, N, 0, E2E_LAYERS, &to, NULL, w.stream), KVT_OK);
     kvt_close(w.client);
     check_read(&w, tokens, N, &plain);
@@ -284,12 +284,8 @@ static void test_default_streams(const e2e_daemon *d) {
     void *const streams[] = {NULL, GPU_LEGACY, GPU_PER_THREAD};
     e2e_worker w;
     uint32_t tokens[N];
-    e2e_worker_open(&w, d, 15, 20000);
     kvt_layout plain, to;
-    kvt_layout_token_major(&w.realm.geometry, N, w.part[0], w.part[1], &plain);
-    to = plain;
-    to.part[0] = w.gpu_part[0];
-    to.part[1] = w.gpu_part[1];
+    open_two_layouts(&w, d, 15, N, &plain, &to);
     for (uint32_t i = 0; i < 9; i++) {
         kvt_lease *lease = e2e_filled(&w, tokens, N, 44000000 + 1000 * i);
         one_layer other = {lease, to, streams[i % 3], KVT_EINVAL};
@@ -323,13 +319,9 @@ static void test_capture(const e2e_daemon *d) {
     uint32_t tokens[N];
     kvt_device_pages pages;
     void *graph, *other = gpu_stream();
-    e2e_worker_open(&w, d, 17, 20000);
-    kvt_lease *lease = e2e_filled(&w, tokens, N, 45000000);
     kvt_layout plain, to;
-    kvt_layout_token_major(&w.realm.geometry, N, w.part[0], w.part[1], &plain);
-    to = plain;
-    to.part[0] = w.gpu_part[0];
-    to.part[1] = w.gpu_part[1];
+    open_two_layouts(&w, d, 17, N, &plain, &to);
+    kvt_lease *lease = e2e_filled(&w, tokens, N, 45000000);
     GPU_CALL("cudaStreamBeginCapture", (void *, int), other, 0);
     refused_capture(kvt_decode_device(lease, 0, N, 0, 1, &to, NULL, other));
     refused_capture(kvt_encode_device(lease, 0, 1, &to, NULL, other));
@@ -396,12 +388,8 @@ static int squeezed(const e2e_daemon *d, uint64_t number) {
     e2e_worker w;
     uint32_t tokens[N];
     int n_right = 0;
-    e2e_worker_open(&w, d, number, 20000);
     kvt_layout plain, to;
-    kvt_layout_token_major(&w.realm.geometry, N, w.part[0], w.part[1], &plain);
-    to = plain;
-    to.part[0] = w.gpu_part[0];
-    to.part[1] = w.gpu_part[1];
+    open_two_layouts(&w, d, number, N, &plain, &to);
     for (int round = 0; round < ROUNDS; round++) {
         kvt_lease *lease;
         kvt_lease_info info;
