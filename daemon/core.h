@@ -327,10 +327,12 @@ typedef struct core_counts {
                                   too small for them */
     uint64_t pages_replaced;   /* short pages that a longer one took the place of */
     uint64_t pages_passed;     /* out of a group's window: let go while their node stayed */
-    uint64_t pages_evicted;
-    uint64_t bytes_evicted;
+    uint64_t pages_evicted;    /* forgotten, in every tier, to make room */
+    uint64_t bytes_evicted;    /* of these, encoded */
+    uint64_t pages_vacated;    /* that left the arena, since a lower tier has them */
+    uint64_t bytes_vacated;
     uint64_t seals_refused_full;
-    uint64_t claims_taken_over; /* the one computing gave up or died; another took it */
+    uint64_t claims_taken_over; /* pages: the one computing gave up or died; who waited took them */
     uint64_t claims_expired;    /* the one computing sealed nothing for too long */
     uint64_t claims_cut;        /* pages of such, whose places others needed */
     uint64_t waits;
@@ -350,7 +352,8 @@ typedef struct core_counts {
     uint64_t pages_written;    /* to disk */
     uint64_t pages_read;       /* from disk */
     uint64_t pages_promoted;   /* copied up from the host tier */
-    uint64_t pages_lost;       /* a lower tier did not give them back right: forgotten */
+    uint64_t pages_lost;       /* a lower tier did not give them back right, or one in front of
+                                  them: forgotten */
     uint64_t tier_errors;      /* copies, reads and writes that failed */
     uint64_t pages_found;      /* on disk, at start */
     uint64_t pages_cooled;     /* put into fewer bits */

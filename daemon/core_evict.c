@@ -29,13 +29,12 @@ void node_discard(core *c, radix_node node) {
 static void evict(core *c, radix_node node) {
     uint32_t n_slots = radix_slots(c->tree, node);
     policy_tree_evicts(c->policy, c->tree, node);
+    c->counts.pages_evicted += node_pages(c, node);
+    c->counts.bytes_evicted += node_bytes(c, node);
     for (uint32_t slot = 0; slot < n_slots; slot++) {
         const page_entry *entry = node_entry(c, node, slot);
-        if (!entry) /* passed over */
-            continue;
-        c->counts.pages_evicted++;
-        if (entry->frame != PAGE_NO_FRAME && !page_is_viewed(c, node_page(c, node, slot)))
-            c->counts.bytes_evicted += frame_size(c, entry->frame);
+        if (entry && entry->frame != PAGE_NO_FRAME && !page_is_viewed(c, node_page(c, node, slot)))
+            c->freed_bytes += frame_size(c, entry->frame);
     }
     node_discard(c, node);
 }
@@ -162,12 +161,12 @@ int room_device_slab(core *c, uint32_t arena, uint64_t bytes) {
 kvt_status frame_alloc(core *c, uint32_t arena, uint64_t bytes, uint32_t *ret_frame) {
     /* So much is evicted in order of age before the search turns to whole slabs. */
     uint64_t patience = 4 * (bytes > (4u << 20) ? bytes : (4u << 20));
-    uint64_t start = c->counts.bytes_evicted;
+    uint64_t start = c->freed_bytes;
     for (;;) {
         kvt_status status = frame_take(c, arena, bytes, ret_frame);
         if (status != KVT_EFULL)
             return status;
-        if (c->counts.bytes_evicted - start < patience) {
+        if (c->freed_bytes - start < patience) {
             if (room_device(c, arena) || evict_tail(c, &c->arenas[arena]))
                 continue;
         }

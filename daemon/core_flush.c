@@ -64,11 +64,11 @@ static radix_node deepest_first(const core *c, radix_node node) {
 /* One node of the subtree, when all behind it has been seen to. */
 static void flush_node(core *c, radix_node node, kvt_flush_rep *rep) {
     int held = radix_is_held(c->tree, node);
-    uint64_t n_bytes = held ? node_bytes(c, node) : 0;
+    uint64_t n_bytes = held ? node_bytes(c, node) : 0, n_pages = held ? node_pages(c, node) : 0;
     if (radix_is_busy(c->tree, node)) {
         event_removed(c, node);
         tier_withdraw(c, node);
-        rep->held_pages += (uint64_t)held;
+        rep->held_pages += n_pages;
         rep->held_bytes += n_bytes;
         return;
     }
@@ -76,7 +76,7 @@ static void flush_node(core *c, radix_node node, kvt_flush_rep *rep) {
     int viewed = 0;
     for (uint32_t slot = 0, n = radix_slots(c->tree, node); slot < n; slot++)
         viewed |= page_is_viewed(c, node_page(c, node, slot));
-    *(viewed ? &rep->held_pages : &rep->pages) += (uint64_t)held;
+    *(viewed ? &rep->held_pages : &rep->pages) += n_pages;
     *(viewed ? &rep->held_bytes : &rep->n_bytes) += n_bytes;
     node_discard(c, node);
 }

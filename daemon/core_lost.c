@@ -55,29 +55,30 @@ static radix_node deepest(const core *c, radix_node node) {
     return node;
 }
 
-/* Children before their parents. */
-static void subtree_forget(core *c, radix_node top) {
+/* Children before their parents. Returns how many pages that was. */
+static uint32_t subtree_forget(core *c, radix_node top) {
+    uint32_t n_pages = 0;
     for (radix_node node = deepest(c, top);;) {
         int last = node == top;
         radix_node next = RADIX_NONE, parent = radix_parent(c->tree, node);
         if (!last)
             next = radix_next_sibling(c->tree, node);
+        n_pages += node_pages(c, node);
         if (radix_is_busy(c->tree, node))
             node_empty(c, node);
         else
             node_discard(c, node);
         if (last)
-            return;
+            return n_pages;
         node = next != RADIX_NONE ? deepest(c, next) : parent;
     }
 }
 
 void page_lost(core *c, page_handle page) {
-    c->counts.pages_lost++;
-    page_let_go(c, page);
+    c->counts.pages_lost += page_let_go(c, page);
 }
 
-void page_let_go(core *c, page_handle page) {
+uint32_t page_let_go(core *c, page_handle page) {
     radix_node top = page_get(c->pages, page)->node;
     KVT_ASSERT(top != RADIX_NONE);
     const tier_page *at = tier_of(c, page);
@@ -85,7 +86,7 @@ void page_let_go(core *c, page_handle page) {
     c->wake = 1;
     if (r->windows[at->slot % r->n_groups] && radix_is_held(c->tree, top)) {
         slot_empty(c, top, at->slot);
-        return;
+        return 1;
     }
     for (uint32_t i = 0; i < c->config.max_leases_total; i++)
         if (c->leases[i].session)
@@ -96,11 +97,12 @@ void page_let_go(core *c, page_handle page) {
     pins_end_below(c, top);
     found_let_go(c, top);
     radix_node parent = radix_parent(c->tree, top);
-    subtree_forget(c, top);
+    uint32_t n_pages = subtree_forget(c, top);
     flushed_let_go(c, parent);
     for (uint32_t i = 0; i < c->config.max_leases_total; i++)
         if (c->leases[i].session && c->leases[i].claim)
             lease_recount(c, &c->leases[i]);
+    return n_pages;
 }
 
 void core_disk_lost(core *c) {

@@ -28,7 +28,9 @@ int room_device_page(core *c, page_handle page) {
         page_is_viewed(c, page) || entry->state != PAGE_SEALED || entry->frame == PAGE_NO_FRAME ||
         !order_has(c->arenas[frame_arena(c, entry->frame)].clean, (uint32_t)page))
         return 0;
-    c->counts.bytes_evicted += frame_size(c, entry->frame);
+    c->counts.pages_vacated++;
+    c->counts.bytes_vacated += frame_asked(c, entry->frame);
+    c->freed_bytes += frame_size(c, entry->frame);
     frame_free(c, entry->frame);
     page_set_frame(c->pages, page, PAGE_NO_FRAME);
     c->tiers->n_absent++;

@@ -266,7 +266,7 @@ void replace_short(core *c, radix_node node) {
         prev = radix_prev_sibling(c->tree, at);
         if (radix_is_held(c->tree, at) && !radix_is_busy(c->tree, at) &&
             nodes_marked_alike(c, at, node)) {
-            c->counts.pages_replaced++;
+            c->counts.pages_replaced += node_pages(c, at);
             importance_leave(c, at, node);
             node_discard(c, at);
         }

@@ -45,6 +45,13 @@ int node_has(const core *c, radix_node node, uint32_t slot) {
     return entry && entry_is_sealed(entry);
 }
 
+uint32_t node_pages(const core *c, radix_node node) {
+    uint32_t n = 0;
+    for (uint32_t slot = 0, n_slots = radix_slots(c->tree, node); slot < n_slots; slot++)
+        n += (uint32_t)node_has(c, node, slot);
+    return n;
+}
+
 /* The first slot that is not sealed; the number of slots if there is none. */
 static uint32_t first_unsealed(const core *c, radix_node node) {
     uint32_t n_slots = radix_slots(c->tree, node), slot = 0;

@@ -410,7 +410,8 @@ struct core {
 
     uint32_t n_held; /* sealed pages in the tree */
     int draining;
-    core_counts counts; /* the counters; the rest is filled in when asked for */
+    core_counts counts;   /* the counters; the rest is filled in when asked for */
+    uint64_t freed_bytes; /* of the arenas' frames that were given up for room, in all */
 
     uint32_t *tokens;       /* scratch: the tokens of one acquire */
     const uint32_t *asked;  /* of the ACQUIRE being served: tokens, or where they stand in it */
@@ -509,6 +510,7 @@ int node_is_sealed(const core *c, radix_node node); /* all of them, but for what
 int node_rank_is_sealed(const core *c, const realm *r, radix_node node, uint32_t rank);
 /* Its bytes can be read. */
 int node_has(const core *c, radix_node node, uint32_t slot);
+uint32_t node_pages(const core *c, radix_node node); /* that it has, as counters count them */
 /* Marks it held if it is sealed and the one in front is held; then those behind it. */
 void node_settle(core *c, const realm *r, radix_node node);
 /* The slot's page goes; KVT_EFULL: no page for a slot that is empty. */
@@ -796,8 +798,9 @@ uint32_t lease_lifting_end(const core *c, const lease *l);
 void serve_prefetch(core *c, request *rq);
 
 /* --- core_lost.c --- */
-void page_lost(core *c, page_handle page);   /* no tier has it */
-void page_let_go(core *c, page_handle page); /* the same on purpose: it is not in the arena */
+void page_lost(core *c, page_handle page); /* no tier has it */
+/* The same on purpose: it is not in the arena. Returns how many pages went, it and those behind. */
+uint32_t page_let_go(core *c, page_handle page);
 
 /* --- core_cool.c --- */
 kvt_status cooling_open(core *c, char *why, size_t why_bytes); /* nothing to do without a ladder */

@@ -8,8 +8,7 @@
 static int wait_is_over(core *c, lease *l, uint32_t held_tokens) {
     /* Whoever is told that nobody computes what comes next must be the one who does from now on,
      * whatever it is that ends its wait; else all who wait are told so, and all compute. */
-    int taken = lease_take_over(c, l);
-    c->counts.claims_taken_over += taken > 0;
+    c->counts.claims_taken_over += (uint64_t)lease_take_over(c, l);
     if (c->draining || lease_held_tokens(c, l) > held_tokens)
         return 1;
     if (promote_lease(c, l))

@@ -240,9 +240,11 @@ static void lost_all(disk *d) {
 }
 
 /* What became of a file that cannot be used, and of what lay aside. */
-static void log_found(disk *d, tier_found found, const tier_usage *u) {
+static void note_found(disk *d, tier_found found, const tier_usage *u) {
     const char *to = tier_aside_name(found);
     char fate[256] = "";
+    d->stats.files_lost++;
+    d->stats.moved_aside += to && u->aside_bytes > 0;
     if (to && u->aside_bytes > 0)
         snprintf(fate, sizeof fate,
                  "; %s is %s/%s, whose %llu KiB count in \"disk\" until it is deleted",
@@ -280,8 +282,7 @@ static int take_hello(disk *d, const uint8_t *rest, size_t n) {
     int as_it_was = hello.found == TIER_FOUND_CLEAN || hello.found == TIER_FOUND_KILLED;
     /* Only at the first start no file was to be there. */
     if (!as_it_was && (hello.found != TIER_FOUND_NONE || !d->opening_first)) {
-        d->stats.moved_aside++;
-        log_found(d, (tier_found)hello.found, &hello.usage);
+        note_found(d, (tier_found)hello.found, &hello.usage);
     } else if (hello.usage.aside_removed_bytes > 0) {
         disk_log(d, 2, "%s/aside: deleted, %llu KiB, for which \"disk\" has no room",
                  d->options.dir, (unsigned long long)hello.usage.aside_removed_bytes >> 10);
@@ -338,7 +339,7 @@ static int take_done(disk *d, const disk_message *head, const uint8_t *rest, siz
     take_usage(d, &done.usage);
     count_items(d, r);
     if (done.lost_all) {
-        d->stats.moved_aside++;
+        d->stats.files_lost++;
         disk_log(d, 1,
                  "%s: the disk tier's file has no room left to delete from it (a damaged list of "
                  "free pages takes it up); starting with an empty one",

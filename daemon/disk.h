@@ -184,7 +184,9 @@ typedef struct disk_stats {
     uint64_t dropped;    /* requests that ended with KVT_EIO */
     uint64_t collisions; /* writes refused with KVT_EEXIST */
     uint64_t restarts;
-    uint64_t moved_aside;
+    uint64_t files_lost;  /* an empty one took the place of one that could not be used, or was
+                             removed by somebody */
+    uint64_t moved_aside; /* of these, kept in aside/ */
 } disk_stats;
 void disk_count(const disk *d, disk_stats *ret_stats);
 /* The helper's pid (tests), 0 if there is none. */

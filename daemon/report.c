@@ -27,6 +27,8 @@
     X(pages_passed)                                                                                \
     X(pages_evicted)                                                                               \
     X(bytes_evicted)                                                                               \
+    X(pages_vacated)                                                                               \
+    X(bytes_vacated)                                                                               \
     X(seals_refused_full)                                                                          \
     X(claims_expired)                                                                              \
     X(claims_cut)                                                                                  \
@@ -176,6 +178,7 @@ static void put_disk(json_writer *w, const disk_stats *stats) {
     json_put_u64(w, "dropped", stats->dropped);
     json_put_u64(w, "collisions", stats->collisions);
     json_put_u64(w, "restarts", stats->restarts);
+    json_put_u64(w, "files_lost", stats->files_lost);
     json_put_u64(w, "moved_aside", stats->moved_aside);
     json_close(w, '}');
 }

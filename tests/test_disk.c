@@ -465,7 +465,8 @@ static void test_removed(void) {
     CHECK_EQ(read_whatever(), 0);
     disk_count(b.d, &stats);
     CHECK(stats.restarts > 0);
-    CHECK_EQ(stats.moved_aside, 1);
+    CHECK_EQ(stats.files_lost, 1);
+    CHECK_EQ(stats.moved_aside, 0);
     CHECK_EQ(b.n_lost - lost, 1);
     check_works();
     disk_close(b.d, 60000);
@@ -514,6 +515,7 @@ static void test_doubt(void) {
         CHECK_EQ(disk_realm(b.d, 7, realm_name, strlen(realm_name)), KVT_OK);
         wait_scan();
         disk_count(b.d, &stats);
+        CHECK_EQ(stats.files_lost, round == 0);
         CHECK_EQ(stats.moved_aside, round == 0);
         CHECK_EQ(b.n_lost - lost, round == 0);
         CHECK_EQ(b.n_found, round == 0 ? 0 : 99);

@@ -47,7 +47,7 @@ function(kvt_on_gpu name)
     set_property(TEST e2e_${name}_gpu APPEND PROPERTY ENVIRONMENT KVT_TEST_DEVICE=cuda)
     cuda_emulated(e2e_${name}_gpu)
 endfunction()
-foreach(name kill cut death access flight share drift keep tiers lost spill source cool spans views realms room)
+foreach(name kill cut death access flight share drift keep tiers lost spill source cool spans views realms room counts)
     kvt_test(e2e_${name} SOURCES e2e/${name}.c e2e/e2e.c LIBS kvtrunk_static kvt_oracle
              LABELS e2e NEEDS kvtrunkd TIMEOUT 900)
     kvt_on_gpu(${name})

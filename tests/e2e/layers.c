@@ -244,7 +244,11 @@ static void flushed(e2e_daemon *d, const char *const *settings, uint32_t kind) {
     fill(&e, 600, 1);
     e2e_await_disk(d);
     prompt(600, 1);
+    uint64_t n_pages = e2e_count(d, "pages_disk");
     CHECK_EQ(kvt_flush(e.ranks[0].client, KVT_FLUSH_PREFIX, 0, tokens, CUT, &info), KVT_OK);
+    CHECK(info.pages > 0);
+    CHECK_EQ(n_pages - e2e_count(d, "pages_disk"), info.pages); /* of all ranks and groups */
+    CHECK_EQ(e2e_count(d, "pages_flushed"), info.pages);
     CHECK(held(&e, 600, 1) < CUT);
     CHECK(WIFSIGNALED(e2e_stop(d, SIGKILL)));
     e2e_start(d, settings);

@@ -45,7 +45,7 @@ static void lose(const e2e_daemon *d, const e2e_disk *disk, uint64_t n_before) {
     snprintf(name, sizeof name, "%s/data.mdb", disk->folder);
     CHECK_EQ(unlink(name), 0);
     CHECK_EQ(kill(helper_of(d), SIGKILL), 0);
-    e2e_await(d, "moved_aside", n_before + 1);
+    e2e_await(d, "files_lost", n_before + 1);
 }
 
 static void all_down(e2e_worker *w) {
