@@ -410,6 +410,10 @@ kvt_status kvt_lease_enter(kvt_lease *lease);
 kvt_status kvt_lease_take_pages(kvt_lease *lease, uint32_t held_tokens, uint32_t first_page,
                                 uint32_t n_lists, const kvt_page_list *lists);
 
+/* A page of what is held, as it is encoded, for who wants to know what it says of itself. No call
+ * of another thread on the client may be closing it. KVT_ELIMIT, KVT_ESTALE. */
+kvt_status kvt_lease_copy_page(const kvt_lease *lease, uint32_t page, uint32_t group, void *to,
+                               size_t room, size_t *ret_bytes);
 static inline kvt_wire_page *kvt_lease_page(const kvt_lease *lease, uint32_t page, uint32_t group) {
     return &lease->pages[(size_t)page * lease->client->geometry.n_groups + group];
 }

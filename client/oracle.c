@@ -207,3 +207,49 @@ uint64_t oracle_check_near(const oracle *o, const uint64_t *rows, size_t n_rows,
                            uint32_t first_layer, uint32_t n_layers, const kvt_layout *from) {
     return check_all(o, rows, n_rows, first_layer, n_layers, from, check_row_near);
 }
+
+/* Rows that are looked at together. */
+typedef struct rough {
+    double size, error; /* sums of squares */
+    uint64_t n_elements, n_wrong;
+    uint64_t n_left; /* elements that are still to come: the last rows go with those before */
+} rough;
+
+static void take_row(rough *r, uint32_t dtype, uint64_t seed, uint32_t dim, const uint16_t *from) {
+    uint16_t expected[KVT_MAX_HEAD_DIM];
+    fill_row(dtype, seed, dim, expected);
+    for (uint32_t d = 0; d < dim; d++) {
+        float x = oracle_float(dtype, expected[d]), e = x - oracle_float(dtype, from[d]);
+        r->size += (double)(x * x);
+        r->error += (double)(e * e);
+    }
+    r->n_elements += dim;
+    r->n_left -= dim;
+    if (r->n_elements < ORACLE_ROUGH_ELEMENTS ||
+        (r->n_left > 0 && r->n_left < ORACLE_ROUGH_ELEMENTS)) {
+        return;
+    }
+    /* Written so that a NaN is wrong. */
+    if (!(r->error <= 0.7 * r->size)) {
+        r->n_wrong += r->n_elements * sizeof *from;
+    }
+    r->size = r->error = 0;
+    r->n_elements = 0;
+}
+
+uint64_t oracle_check_rough(const oracle *o, const uint64_t *rows, size_t n_rows,
+                            uint32_t first_layer, uint32_t n_layers, const kvt_layout *from) {
+    rough r = {.n_left =
+                   (uint64_t)n_layers * o->n_kv_heads * n_rows * (o->head_dim[0] + o->head_dim[1])};
+    for (uint32_t layer = 0; layer < n_layers; layer++) {
+        for (uint32_t part = 0; part < 2; part++) {
+            for (uint32_t head = 0; head < o->n_kv_heads; head++) {
+                for (size_t row = 0; row < n_rows; row++) {
+                    take_row(&r, o->dtype, row_seed(rows[row], first_layer + layer, head, part),
+                             o->head_dim[part], row_at(from, part, layer, head, row));
+                }
+            }
+        }
+    }
+    return r.n_wrong;
+}

@@ -236,6 +236,27 @@ kvt_status kvt_decode_rows(kvt_lease *lease, size_t first_row, size_t n_rows, ui
     return status;
 }
 
+kvt_status kvt_lease_copy_page(const kvt_lease *lease, uint32_t page, uint32_t group, void *to,
+                               size_t room, size_t *ret_bytes) {
+    const kvt_wire_page *at = kvt_lease_page(lease, page, group);
+    const uint8_t *bytes = NULL;
+    kvt_page_copy copy = {0};
+    if (at->bytes > room)
+        return kvt_error(KVT_ELIMIT, "page %u has %u bytes; there is room for %zu", page, at->bytes,
+                         room);
+    if (!kvt_arena_is_fresh(lease->arena, at))
+        return kvt_error_plain(KVT_ESTALE);
+    kvt_status status = kvt_arena_page(lease->arena, at, &copy, &bytes);
+    if (status == KVT_OK)
+        memcpy(to, bytes, at->bytes);
+    free(copy.bytes);
+    if (status == KVT_OK && !kvt_arena_was_fresh(lease->arena, at))
+        return kvt_error_plain(KVT_ESTALE);
+    if (status == KVT_OK)
+        *ret_bytes = at->bytes;
+    return status;
+}
+
 /* --- encode -------------------------------------------------------------------------------------
  */
 

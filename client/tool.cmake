@@ -7,6 +7,10 @@ add_library(kvt_oracle STATIC oracle.c reuse.c)
 target_include_directories(kvt_oracle PUBLIC ${CMAKE_SOURCE_DIR})
 target_link_libraries(kvt_oracle PUBLIC m)
 
+# What a replay's pages must hold when they have cooled.
+add_library(kvt_cooled STATIC cooled.c)
+target_link_libraries(kvt_cooled PUBLIC kvt_oracle kvt_kernels)
+
 add_executable(kvtrunk_tool
     tool_daemon.c
     tool_keep.c
@@ -31,4 +35,5 @@ add_executable(kvtrunk_tool
     tool_worker.c
 )
 set_target_properties(kvtrunk_tool PROPERTIES OUTPUT_NAME kvtrunk)
-target_link_libraries(kvtrunk_tool PRIVATE kvtrunk_static kvt_kernels kvt_policy kvt_radix kvt_trace kvt_oracle cjson)
+target_link_libraries(kvtrunk_tool PRIVATE kvtrunk_static kvt_kernels kvt_policy kvt_radix kvt_trace kvt_cooled
+                      kvt_oracle cjson)

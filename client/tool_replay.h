@@ -46,7 +46,9 @@ typedef struct replay_counts {
     uint64_t tokens_asked;
     uint64_t tokens_served; /* that were held, decoded and checked */
     uint64_t wrong_bytes;
-    uint64_t bytes_read;   /* decoded from the arena, as 16-bit elements */
+    uint64_t pages_recompressed; /* read, and in fewer bits than they were sealed in: they cooled */
+    uint64_t pages_as_laddered;  /* of these, what the daemon's ladder gives, to the byte */
+    uint64_t bytes_read;         /* decoded from the arena, as 16-bit elements */
     uint64_t pages_sealed; /* by this worker, or by another one while this one computed them */
     uint64_t pages_shared; /* served, and sealed by another session */
     uint64_t pages_host;   /* served, and brought up from the host's memory for it */

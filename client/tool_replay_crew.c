@@ -170,6 +170,8 @@ static void add_up(crew *c) {
         sum.tokens_asked += one->tokens_asked;
         sum.tokens_served += one->tokens_served;
         sum.wrong_bytes += one->wrong_bytes;
+        sum.pages_recompressed += one->pages_recompressed;
+        sum.pages_as_laddered += one->pages_as_laddered;
         sum.bytes_read += one->bytes_read;
         sum.pages_sealed += one->pages_sealed;
         sum.pages_shared += one->pages_shared;

@@ -27,6 +27,8 @@ static void print_json(const replay_options *o, const reuse_counts *possible, ui
     put("tokens_best", possible->tokens_best);
     put("wrong_bytes", c->wrong_bytes);
     printf("\"check\":\"%s\",", replay_is_exact(o) ? "exact" : "near");
+    put("pages_recompressed", c->pages_recompressed);
+    put("pages_as_laddered", c->pages_as_laddered);
     put("pages_shared", c->pages_shared);
     put("pages_host", c->pages_host);
     put("pages_disk", c->pages_disk);
@@ -87,8 +89,16 @@ static void print_table(const replay_options *o, const reuse_counts *possible, u
     for (int i = 0; i < KVT_N_STATUS; i++)
         if (c->errors[i])
             row(kvt_status_name((kvt_status)i), c->errors[i], kvt_status_text((kvt_status)i));
+    if (c->pages_recompressed) {
+        snprintf(note, sizeof note,
+                 "by the daemon's ladder; %s of them exactly so, the others near",
+                 tool_number(c->pages_as_laddered));
+        row("pages recompressed", c->pages_recompressed, note);
+    }
     row("wrong bytes", c->wrong_bytes,
-        replay_is_exact(o) ? "every byte that was read was checked"
+        replay_is_exact(o) ? c->pages_recompressed
+                                 ? "every byte of all other pages that were read was checked"
+                                 : "every byte that was read was checked"
                            : "every row that was read was checked to be near");
 }
 

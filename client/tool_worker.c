@@ -3,9 +3,13 @@
  * trace, checks all that it reads, fills what is missing, and lets go. kvtrunk replay starts it and
  * hears it through a pipe (tool_replay.h).
  */
+#include "client/client.h"
+#include "client/cooled.h"
 #include "client/oracle.h"
 #include "client/tool_replay.h"
 #include "client/trace.h"
+
+#include <cjson/cJSON.h>
 
 #include <poll.h>
 #include <stdarg.h>
@@ -34,6 +38,9 @@ typedef struct worker {
     const trace_request *request; /* the one at hand */
     uint64_t *rows;               /* [KVT_MAX_REQUEST_TOKENS]: the oracle's, of the request */
     void *part[2];                /* [chunk_tokens] */
+    cooled *cooled;               /* what the daemon's ladder makes of pages */
+    void *page;                   /* [page_room] as it is encoded */
+    size_t page_room;
     double *latencies_us;
     size_t n_latencies, latencies_room;
     double said_s;     /* when progress was last told */
@@ -110,11 +117,49 @@ static void layout_of(const worker *w, size_t n_tokens, kvt_layout *ret_layout) 
         kvt_layout_token_major(g, n_tokens, w->part[0], w->part[1], ret_layout);
 }
 
-static void check(worker *w, uint32_t from, uint32_t n, const kvt_layout *layout) {
+/* What was sealed, to the byte, or near it where the codec set loses something. */
+static uint64_t check_rows(const worker *w, uint32_t from, uint32_t n, const kvt_layout *layout) {
     uint32_t n_layers = w->realm.geometry.n_layers;
-    uint64_t wrong = replay_is_exact(&w->options)
-                         ? oracle_check(&w->oracle, w->rows + from, n, 0, n_layers, layout)
-                         : oracle_check_near(&w->oracle, w->rows + from, n, 0, n_layers, layout);
+    return replay_is_exact(&w->options)
+               ? oracle_check(&w->oracle, w->rows + from, n, 0, n_layers, layout)
+               : oracle_check_near(&w->oracle, w->rows + from, n, 0, n_layers, layout);
+}
+
+/* One page, which may have cooled: then it holds what the ladder makes of what was sealed. The
+ * lease keeps it as it was when it was decoded. */
+static uint64_t check_page(worker *w, const kvt_lease *lease, uint32_t from, uint32_t n,
+                           const kvt_layout *layout) {
+    uint32_t number = from / w->realm.geometry.page_tokens;
+    size_t n_bytes = 0;
+    int is_exact = 0;
+    if (kvt_lease_copy_page(lease, number, 0, w->page, w->page_room, &n_bytes) != KVT_OK ||
+        cooled_rung(w->cooled, w->page, n_bytes) < 1)
+        return check_rows(w, from, n, layout);
+    uint64_t wrong = cooled_check(w->cooled, &w->oracle, w->rows + from, n, number, w->page,
+                                  n_bytes, layout, &is_exact);
+    w->counts.pages_recompressed++;
+    w->counts.pages_as_laddered += (uint64_t)is_exact;
+    return wrong;
+}
+
+static kvt_layout layout_from(const kvt_layout *layout, uint32_t token) {
+    kvt_layout at = *layout;
+    for (int p = 0; p < 2; p++)
+        at.part[p] = (char *)at.part[p] + token * at.token_stride_bytes[p];
+    return at;
+}
+
+static void check(worker *w, const kvt_lease *lease, uint32_t from, uint32_t n,
+                  const kvt_layout *layout) {
+    uint32_t page_tokens = w->realm.geometry.page_tokens;
+    uint64_t wrong = 0;
+    if (cooled_rungs(w->cooled) == 1)
+        wrong = check_rows(w, from, n, layout);
+    for (uint32_t at = 0, m; cooled_rungs(w->cooled) > 1 && at < n; at += m) {
+        kvt_layout here = layout_from(layout, at);
+        m = n - at < page_tokens ? n - at : page_tokens;
+        wrong += check_page(w, lease, from + at, m, &here);
+    }
     w->counts.bytes_read += n * w->token_bytes;
     w->counts.wrong_bytes += wrong;
     if (wrong && !w->noted_wrong) {
@@ -138,7 +183,7 @@ static kvt_status read_held(worker *w, kvt_lease *lease, uint32_t end) {
             w, "kvt_decode", kvt_decode(lease, from, n, 0, w->realm.geometry.n_layers, &layout));
         if (status != KVT_OK)
             return status;
-        check(w, from, n, &layout);
+        check(w, lease, from, n, &layout);
     }
     return KVT_OK;
 }
@@ -307,6 +352,23 @@ static uint64_t at_most(uint64_t n, uint64_t most) {
     return n < most ? n : most;
 }
 
+/* The daemon says in its report whether pages cool, and how. */
+static int open_cooled(worker *w, uint64_t page_bytes) {
+    char *text = NULL;
+    kvt_status status = kvt_status_json(w->client, &text);
+    if (status != KVT_OK)
+        return give_up(tool_code(status), kvt_last_error());
+    cJSON *report = cJSON_Parse(text);
+    const cJSON *config = cJSON_GetObjectItemCaseSensitive(report, "config");
+    const cJSON *ladder = cJSON_GetObjectItemCaseSensitive(config, "ladder");
+    status = cooled_open(&w->realm, cJSON_IsString(ladder) ? ladder->valuestring : "", &w->cooled);
+    cJSON_Delete(report);
+    kvt_free(text);
+    w->page_room = (page_bytes + 63) / 64 * 64;
+    w->page = aligned_alloc(64, w->page_room);
+    return status == KVT_OK && w->page ? TOOL_OK : give_up(TOOL_SYSTEM, "no memory");
+}
+
 static int worker_open(worker *w) {
     char why[REPLAY_MAX_TEXT_BYTES] = "", name[32];
     uint64_t page_bytes;
@@ -334,7 +396,7 @@ static int worker_open(worker *w) {
     if (status != KVT_OK)
         return give_up(tool_code(status), kvt_last_error());
     w->answered_s = tool_now_s();
-    return TOOL_OK;
+    return open_cooled(w, page_bytes);
 }
 
 static int run(const tool_command *self, int argc, char **argv) {
@@ -372,6 +434,8 @@ static int run(const tool_command *self, int argc, char **argv) {
     free(w.rows);
     free(w.part[0]);
     free(w.part[1]);
+    free(w.page);
+    cooled_close(w.cooled);
     return code;
 }
 

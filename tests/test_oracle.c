@@ -72,6 +72,7 @@ static void every_wrong_byte_is_found(uint32_t dtype, uint32_t dim0, uint32_t di
     oracle_fill(&o, rows, TOKENS, 0, LAYERS, &b.layout);
     CHECK_EQ(oracle_check(&o, rows, TOKENS, 0, LAYERS, &b.layout), 0);
     CHECK_EQ(oracle_check_near(&o, rows, TOKENS, 0, LAYERS, &b.layout), 0);
+    CHECK_EQ(oracle_check_rough(&o, rows, TOKENS, 0, LAYERS, &b.layout), 0);
     for (uint32_t p = 0; p < 2; p++) {
         for (size_t at = 0; at < b.n_bytes[p]; at++) {
             CHECK(in_row(&b, p, at) || b.bytes[p][at] == 0xee);
@@ -136,6 +137,8 @@ static void is_another(const oracle *o, const uint64_t *rows, const oracle *othe
     uint64_t n_bytes = LAYERS * HEADS * TOKENS * 2ull * (o->head_dim[0] + o->head_dim[1]);
     CHECK(oracle_check(o, rows, TOKENS, 0, LAYERS, &b.layout) > n_bytes * 85 / 100);
     CHECK(oracle_check_near(o, rows, TOKENS, 0, LAYERS, &b.layout) > n_bytes * 90 / 100);
+    CHECK_EQ(oracle_check_rough(o, rows, TOKENS, 0, LAYERS, &b.layout),
+             n_bytes / 2 < ORACLE_ROUGH_ELEMENTS ? 0 : n_bytes);
     buffer_close(&b);
 }
 
@@ -263,8 +266,11 @@ static void four_bits_are_near(void) {
         }
         CHECK(oracle_check(&o, rows, TOKENS, 0, LAYERS, &b.layout) > 0);
         CHECK_EQ(oracle_check_near(&o, rows, TOKENS, 0, LAYERS, &b.layout), 0);
+        CHECK_EQ(oracle_check_rough(&o, rows, TOKENS, 0, LAYERS, &b.layout), 0);
         ((uint16_t *)(void *)b.bytes[0])[5] = 0x7fc0;
         CHECK_EQ(oracle_check_near(&o, rows, TOKENS, 0, LAYERS, &b.layout), b.row_bytes[0]);
+        CHECK_EQ(oracle_check_rough(&o, rows, TOKENS, 0, LAYERS, &b.layout),
+                 2 * ORACLE_ROUGH_ELEMENTS); /* the rows that it stands with */
     }
     buffer_close(&b);
 }

@@ -87,6 +87,7 @@ endif()
 
 kvt_test(test_trace SOURCES test_trace.c LIBS kvt_trace ZLIB::ZLIB)
 kvt_test(test_oracle SOURCES test_oracle.c LIBS kvt_oracle)
+kvt_test(test_cooled SOURCES test_cooled.c LIBS kvt_cooled)
 
 kvt_test(test_json_scan SOURCES test_json_scan.c LIBS kvt_config)
 kvt_test(test_config SOURCES test_config.c LIBS kvt_config)

@@ -279,6 +279,43 @@ def disk():
         os.close(ready)
 
 
+def ladder():
+    """Pages that the daemon puts into fewer bits are not what was sealed, and right all the same."""
+    trace = os.path.join(folder, "again.pct")
+    with open(trace, "w", encoding="ascii") as file:
+        file.write("# PCT1 block_tokens=512 requests=90 source=made\n")
+        for i in range(90):
+            file.write(f"{i} 1536 1 - 0+1,{1 + 2 * (i % 12)}+2\n")
+    path = os.path.join(folder, "l.sock")
+    shape = ["--layers", "4", "--heads", "2", "--head-dim", "32"]
+    for steps, arena, words in (("f16 > i8 > i4", "12MiB", "every byte of all other pages"),
+                                ("i8 > i4", "6MiB", "every row that was read"),
+                                ("i4 > i2", "3MiB", "every row that was read")):
+        codec = steps.split(" ", maxsplit=1)[0]
+        ready, write_end = os.pipe()
+        daemon = subprocess.Popen([KVTRUNKD, "--socket", path, "--set", "arena=" + arena,
+                                   "--set", "ladder=" + steps, "--ready-fd", str(write_end)],
+                                  pass_fds=[write_end], stderr=subprocess.DEVNULL)
+        os.close(write_end)
+        try:
+            check(os.read(ready, 16) == b"READY\n", "the daemon did not come up")
+            run = ["replay", trace, "--connect", path, "--codec", codec, *shape]
+            end, shown = time.monotonic() + GIVE_UP_S, ""
+            while "pages recompressed" not in shown and time.monotonic() < end:
+                shown = expect(0, "", *run).stdout
+            check("of them exactly so" in shown and words in shown, shown)
+            done = {"pages_as_laddered": 0}
+            while not done["pages_as_laddered"] and time.monotonic() < end:
+                done = json.loads(expect(0, "", *run, "--json").stdout)
+            check(0 < done["pages_as_laddered"] <= done["pages_recompressed"] and
+                  done["wrong_bytes"] == 0, f"{steps}: {done}")
+            daemon.send_signal(signal.SIGTERM)
+            check(daemon.wait(GIVE_UP_S) == 0, "the daemon did not end well")
+        finally:
+            daemon.kill()
+            os.close(ready)
+
+
 def look_at_status(path):
     nobody_reads("status", "--socket", path)
     report = json.loads(kvtrunk("status", "--json", "--socket", path).stdout)
@@ -426,6 +463,7 @@ def main():
         no_daemon()
         reports()
         disk()
+        ladder()
         not_ours()
         ends()
     finally:
