@@ -402,6 +402,9 @@ int kvt_lease_page_is_good(const kvt_lease *lease, const kvt_wire_page *page, ui
 /* As kvt_client_enter, and KVT_ESTALE if the lease is lost or of an older epoch, KVT_EBUSY if
  * another call was begun on it. */
 kvt_status kvt_lease_enter(kvt_lease *lease);
+/* The same for calls that wait for the GPU's work: also for that of a lease which is lost, since
+ * whoever hears so gives the memory to other work. */
+kvt_status kvt_lease_enter_to_wait(kvt_lease *lease);
 
 /* The path and pages of `lease` are brought up to date from lists that start at first_page (those
  * of groups with windows start where they must). KVT_EPROTO: they are nonsense; the lease is as it

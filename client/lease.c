@@ -30,6 +30,15 @@ kvt_status kvt_lease_enter(kvt_lease *lease) {
     return status == KVT_OK ? KVT_OK : kvt_error_plain(status);
 }
 
+kvt_status kvt_lease_enter_to_wait(kvt_lease *lease) {
+    kvt_status status = kvt_lease_enter(lease);
+    if (status != KVT_ESTALE || kvt_client_enter(lease->client) != KVT_OK)
+        return status;
+    kvt_device_wait(lease);
+    kvt_client_leave(lease->client);
+    return kvt_error_plain(status);
+}
+
 kvt_status kvt_lease_failed(kvt_lease *lease, kvt_status status) {
     if (status != KVT_ENOENT)
         return status;
@@ -478,7 +487,7 @@ static kvt_status extend_checked(kvt_lease *lease, uint64_t group, uint64_t requ
                                  const kvt_span *spans, size_t n_spans, uint32_t flags) {
     kvt_span *all = NULL;
     uint32_t n_all = 0;
-    kvt_status status = kvt_lease_enter(lease);
+    kvt_status status = kvt_lease_enter_to_wait(lease);
     if (status != KVT_OK)
         return status;
     uint32_t known =
@@ -649,7 +658,7 @@ static kvt_status wait_for(kvt_lease *lease, uint32_t held_tokens, uint32_t wait
 }
 
 kvt_status kvt_wait(kvt_lease *lease, size_t held_tokens, uint32_t wait_ms) {
-    kvt_status status = kvt_lease_enter(lease);
+    kvt_status status = kvt_lease_enter_to_wait(lease);
     if (status != KVT_OK)
         return status;
     if (lease->is_view) { /* it names what it names: nothing can come */

@@ -2,6 +2,7 @@
  * are the ones of this room that call CUDA. */
 #include "client/map_cuda_parts.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,7 +22,7 @@ struct kvt_cuda_batch {
     int in_use; /* by a caller; under the map's mutex */
     cudaEvent_t done;
     cudaStream_t stream;
-    pthread_t thread; /* that planned it: cudaStreamPerThread is another stream in each */
+    uint64_t thread; /* that planned it: cudaStreamPerThread is another stream in each */
     kvt_page_shape shape;
     uint32_t n, room; /* pages */
     uint32_t block_room;
@@ -127,6 +128,15 @@ static kvt_cuda_batch *make_batch(kvt_cuda_map *map, batch_size size) {
     return b;
 }
 
+/* Never another thread's again, as a pthread_t is once its thread has ended. */
+static uint64_t this_thread(void) {
+    static atomic_uint_least64_t last;
+    static _Thread_local uint64_t number;
+    if (number == 0)
+        number = atomic_fetch_add(&last, 1) + 1;
+    return number;
+}
+
 static kvt_status take_batch(kvt_cuda_map *map, const kvt_page_shape *shape, batch_size size,
                              void *stream, char *why, size_t why_bytes,
                              kvt_cuda_batch **ret_batch) {
@@ -136,7 +146,7 @@ static kvt_status take_batch(kvt_cuda_map *map, const kvt_page_shape *shape, bat
     if (!b)
         return kvt_say(why, why_bytes, KVT_ENOMEM, "no memory for work on %u pages", size.pages);
     b->stream = (cudaStream_t)stream;
-    b->thread = pthread_self();
+    b->thread = this_thread();
     b->shape = *shape;
     b->n = size.pages;
     b->is_open = 0;
@@ -160,9 +170,10 @@ static const uint8_t *arena_at(const kvt_cuda_map *map, uint64_t offset) {
 
 /* The event does not say when the work is done: it must be, before the memory that it reads and
  * writes can go to other work. If even this fails, three times in other ways, the GPU is lost to
- * the process, and nothing runs on it any more. */
+ * the process, and nothing runs on it any more. (cudaStreamPerThread is another stream here than in
+ * the thread that put the work into it.) */
 static int wait_without_event(const kvt_cuda_batch *b) {
-    return cudaStreamSynchronize(b->stream) == cudaSuccess ||
+    return (b->stream != cudaStreamPerThread && cudaStreamSynchronize(b->stream) == cudaSuccess) ||
            cudaDeviceSynchronize() == cudaSuccess || cudaDeviceSynchronize() == cudaSuccess;
 }
 
@@ -212,7 +223,7 @@ static int is_plan(const kvt_cuda_batch *b, const kvt_cuda_piece *pieces, uint32
                    const void *stream) {
     if (b->is_encoded || b->n != n_pieces || b->stream != (cudaStream_t)(uintptr_t)stream)
         return 0;
-    if (b->stream == cudaStreamPerThread && !pthread_equal(b->thread, pthread_self()))
+    if (b->stream == cudaStreamPerThread && b->thread != this_thread())
         return 0;
     for (uint32_t i = 0; i < n_pieces; i++) {
         const kvt_cuda_read *r = &b->reads[i];

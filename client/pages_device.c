@@ -506,7 +506,7 @@ kvt_status kvt_encode_device(kvt_lease *lease, size_t first_page, size_t n_pages
  */
 
 kvt_status kvt_sync(kvt_lease *lease) {
-    kvt_status status = kvt_lease_enter(lease);
+    kvt_status status = kvt_lease_enter_to_wait(lease);
     if (status != KVT_OK)
         return status;
     kvt_device_wait(lease);

@@ -201,7 +201,7 @@ static kvt_status finish_all(kvt_lease *lease) {
 
 kvt_status kvt_seal(kvt_lease *lease, size_t *ret_sealed_tokens) {
     uint32_t sealed_tokens = lease ? lease->held_tokens : 0;
-    kvt_status status = kvt_lease_enter(lease);
+    kvt_status status = kvt_lease_enter_to_wait(lease);
     if (status == KVT_OK) {
         kvt_status device_status = finish_all(lease);
         kvt_device_wait(lease); /* a page that grew is another one from now on */

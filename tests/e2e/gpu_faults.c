@@ -9,7 +9,10 @@
 #include "tests/e2e/gpu.h"
 
 #include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -352,6 +355,154 @@ static void test_failed_calls(const e2e_daemon *d) {
     kvt_close(client);
 }
 
+/* --- other threads ------------------------------------------------------------------------------
+ */
+
+typedef struct layer_job {
+    plain *p;
+    uint32_t layer;
+} layer_job;
+
+static void *decode_layer(void *context) {
+    const layer_job *job = context;
+    kvt_layout to = job->p->layout;
+    for (int i = 0; i < 2; i++)
+        to.part[i] = (char *)to.part[i] + job->layer * to.layer_stride_bytes[i];
+    CHECK_EQ(
+        kvt_decode_device(job->p->lease, 0, PLAIN_TOKENS, job->layer, 1, &to, NULL, GPU_PER_THREAD),
+        KVT_OK);
+    return NULL;
+}
+
+static void *encode_all(void *context) {
+    const plain *p = context;
+    CHECK_EQ(kvt_encode_device(p->lease, 0, 4, &p->layout, NULL, GPU_PER_THREAD), KVT_OK);
+    return NULL;
+}
+
+static void run_in_thread(void *(*run)(void *), void *context) {
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, run, context) == 0);
+    CHECK(pthread_join(thread, NULL) == 0);
+}
+
+/* What was decoded is there when kvt_sync says so. */
+static void plain_is_there(const plain *p, int byte, uint32_t round) {
+    static uint8_t bytes[E2E_PART_BYTES];
+    size_t n = (size_t)(E2E_LAYERS * p->layout.layer_stride_bytes[0]);
+    for (int i = 0; i < 2; i++) {
+        gpu_get(bytes, p->part[i], n);
+        for (size_t at = 0; at < n; at++)
+            CHECK_MSG(bytes[at] == byte, "round %u: byte %zu is %d, not %d", round, at, bytes[at],
+                      byte);
+    }
+}
+
+/* cudaStreamPerThread is another stream in each thread, also in one that was started when the last
+ * had ended and has its pthread_t, and in the one that waits: also if a call of that one fails. */
+static void test_threads(const e2e_daemon *d) {
+    enum { ROUNDS = 6, SLOW_US = 50000, USUAL_US = 20000 };
+    kvt_options options = {.socket = d->socket, .staging_pages = 4};
+    kvt_realm realm;
+    kvt_client *client;
+    void (*fail_call)(uint64_t), (*set_delay)(unsigned, uint64_t);
+    *(void **)(void *)&fail_call = gpu_symbol("fake_cuda_fail_call");
+    *(void **)(void *)&set_delay = gpu_symbol("fake_cuda_set_delay");
+    e2e_realm(&realm);
+    CHECK_EQ(kvt_open(&options, &realm, &client), KVT_OK);
+    for (uint32_t n = 0; n < ROUNDS; n++) {
+        plain p;
+        int byte = 0x31 + (int)n;
+        plain_open(&p, client, &realm, 65000000 + 1000 * n, byte);
+        set_delay(n ? SLOW_US : 0, n + 1);
+        run_in_thread(encode_all, &p);
+        fail_call(n % 2);
+        CHECK_EQ(kvt_seal(p.lease, NULL), KVT_OK);
+        fail_call(0);
+        for (int i = 0; i < 2; i++)
+            gpu_set(p.part[i], 0xee, E2E_PART_BYTES, p.stream);
+        GPU_CALL("cudaStreamSynchronize", (void *), p.stream);
+        for (uint32_t layer = 0; layer < E2E_LAYERS; layer++)
+            run_in_thread(decode_layer, &(layer_job){&p, layer});
+        fail_call(n % 2);
+        CHECK_EQ(kvt_sync(p.lease), KVT_OK);
+        fail_call(0);
+        plain_is_there(&p, byte, n);
+        set_delay(0, 1);
+        plain_close(&p);
+    }
+    set_delay(USUAL_US, 1);
+    kvt_close(client);
+}
+
+/* --- a lease that is lost -----------------------------------------------------------------------
+ */
+
+static void (*gpu_hang)(int);
+static atomic_int goes_on;
+
+/* Late enough for a call that does not wait to be back: then it is seen. */
+static void *go_on_late(void *context) {
+    (void)context;
+    poll(NULL, 0, 200);
+    atomic_store(&goes_on, 1);
+    gpu_hang(0);
+    return NULL;
+}
+
+/* The daemon is another: the lease is lost, and its work is still under way. Whoever hears so gives
+ * the memory to other sequences: not before the work is done. */
+static void test_lost_lease(void) {
+    static const char *const settings[] = {"arena=4MiB", "max_pages=400", "grace_ms=200", NULL};
+    kvt_options options = {.timeout_ms = 20000};
+    kvt_realm realm;
+    kvt_client *client;
+    kvt_lease *lease;
+    e2e_daemon d = {0};
+    uint32_t tokens[16];
+    pthread_t thread;
+    *(void **)(void *)&gpu_hang = gpu_symbol("fake_cuda_hang");
+    e2e_start(&d, settings);
+    options.socket = d.socket;
+    e2e_realm(&realm);
+    CHECK_EQ(kvt_open(&options, &realm, &client), KVT_OK);
+    for (uint32_t way = 0; way < 4; way++) {
+        plain p;
+        plain_open(&p, client, &realm, 66000000 + 1000 * way, 0x44);
+        CHECK_EQ(kvt_encode_device(p.lease, 0, 4, &p.layout, NULL, p.stream), KVT_OK);
+        CHECK_EQ(kvt_seal(p.lease, NULL), KVT_OK);
+        gpu_hang(1);
+        CHECK_EQ(
+            kvt_decode_device(p.lease, 0, PLAIN_TOKENS, 0, E2E_LAYERS, &p.layout, NULL, p.stream),
+            KVT_OK);
+        CHECK(WIFSIGNALED(e2e_stop(&d, SIGKILL)));
+        e2e_start(&d, settings);
+        for (uint32_t t = 0; t < 16; t++)
+            tokens[t] = 67000000 + t;
+        kvt_status status;
+        while ((status = kvt_acquire(client, tokens, 16, 0, &lease)) == KVT_ECONN)
+            ;
+        CHECK_EQ(status, KVT_OK);
+        CHECK_EQ(kvt_release(lease), KVT_OK);
+        atomic_store(&goes_on, 0);
+        CHECK(pthread_create(&thread, NULL, go_on_late, NULL) == 0);
+        status = way == 0   ? kvt_sync(p.lease)
+                 : way == 1 ? kvt_seal(p.lease, NULL)
+                 : way == 2 ? kvt_wait(p.lease, 0, 0)
+                            : kvt_extend(p.lease, 16, tokens, 1, 0);
+        CHECK_EQ(status, KVT_ESTALE);
+        CHECK_MSG(atomic_load(&goes_on), "way %u did not wait", way);
+        GPU_CALL("cudaStreamQuery", (void *), p.stream);
+        CHECK(pthread_join(thread, NULL) == 0);
+        kvt_release(p.lease);
+        for (int i = 0; i < 2; i++)
+            gpu_free(p.part[i]);
+        gpu_stream_free(p.stream);
+    }
+    kvt_close(client);
+    e2e_finish(&d);
+}
+
 static void check_lost(kvt_status status) {
     CHECK_EQ(status, KVT_EIO);
     CHECK_MSG(strstr(kvt_last_error(), "the GPU 0000:01:00.0") &&
@@ -413,6 +564,7 @@ int main(int argc, char **argv) {
     test_full_gpu(&d);
     if (argc == 1) {
         test_failed_calls(&d);
+        test_threads(&d);
         test_lost_gpu(&d);
         test_failed_gpu(&d, settings);
         test_failed_gpu_at_open(&d, settings);
@@ -420,5 +572,6 @@ int main(int argc, char **argv) {
     e2e_finish(&d);
     test_areas_in_doubt();
     test_unpinned();
+    test_lost_lease();
     return 0;
 }
