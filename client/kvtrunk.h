@@ -456,7 +456,7 @@ kvt_status kvt_release(kvt_lease *lease);
  * and token is a choice of strides:
  *     token-major  [layer][token][head][dim]: head = dim * 2,            token = n_heads * dim * 2
  *     head-major   [layer][head][token][dim]: head = n_tokens * dim * 2, token = dim * 2
- * Rows must not overlap; part[] and strides are multiples of 2 bytes. Otherwise: KVT_EINVAL.
+ * Rows of one part must not overlap; part[] and strides are multiples of 2 bytes: else KVT_EINVAL.
  */
 typedef struct kvt_layout {
     void *part[2];
