@@ -37,6 +37,9 @@ static void
     *contexts[MAX_GPUS]; /* NULL: not used yet. They stay: areas do, in the daemon's hands */
 static _Thread_local enum cudaStreamCaptureMode other_mode = cudaStreamCaptureModeRelaxed;
 static _Thread_local int n_entered;
+/* Engines look at the thread's last error behind a launch of theirs: one of ours, which our callers
+ * hear of as a status, must not be there; theirs must, if they have not looked yet. */
+static _Thread_local int was_clean;
 
 static cudaError_t find_driver(driver_calls *ret_calls) {
     driver_calls calls;
@@ -84,8 +87,10 @@ int kvt_cuda_enter(int gpu) {
         error = find_context(gpu, &context);
     if (error == cudaSuccess && driver.push(context) != 0)
         error = cudaErrorDeviceUninitialized;
-    if (error == cudaSuccess && n_entered++ == 0)
+    if (error == cudaSuccess && n_entered++ == 0) {
         cudaThreadExchangeStreamCaptureMode(&other_mode);
+        was_clean = cudaPeekAtLastError() == cudaSuccess;
+    }
     return (int)error;
 }
 
@@ -93,8 +98,11 @@ void kvt_cuda_leave(int entered) {
     void *context;
     if (entered != cudaSuccess)
         return;
-    if (--n_entered == 0)
+    if (--n_entered == 0) {
         cudaThreadExchangeStreamCaptureMode(&other_mode);
+        if (was_clean)
+            cudaGetLastError();
+    }
     driver.pop(&context);
 }
 

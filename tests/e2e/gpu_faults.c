@@ -118,6 +118,13 @@ static void test_areas_in_doubt(void) {
     e2e_finish(d);
 }
 
+/* What an engine would take for a failure of its own. */
+static int last_error(void) {
+    int (*get)(void);
+    *(void **)(void *)&get = gpu_symbol("cudaGetLastError");
+    return get();
+}
+
 static void set_gpu_bytes(uint64_t bytes) {
     void (*set)(uint64_t);
     *(void **)(void *)&set = gpu_symbol("fake_cuda_set_bytes");
@@ -135,6 +142,7 @@ static void test_full_gpu(const e2e_daemon *d) {
     set_gpu_bytes(1);
     e2e_worker_open(&w, d, 14, 20000);
     CHECK_MSG(strstr(kvt_last_error(), "no staging area of"), "%s", kvt_last_error());
+    CHECK_EQ(last_error(), 0);
     lease = e2e_filled(&w, tokens, 40, 43000000);
     CHECK_EQ(e2e_read(&w, lease, tokens), KVT_OK);
     CHECK_EQ(kvt_release(lease), KVT_OK);
@@ -338,6 +346,7 @@ static void test_failed_calls(const e2e_daemon *d) {
         if (way == 2)
             kvt_release(a.lease);
         fail_call(0);
+        CHECK_EQ(last_error(), 0);
         kvt_status status = kvt_encode_device(b.lease, 0, 4, &b.layout, NULL, b.stream);
         GPU_CALL("cudaStreamSynchronize", (void *), b.stream);
         GPU_CALL("cudaStreamSynchronize", (void *), a.stream);
