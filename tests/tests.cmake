@@ -4,6 +4,7 @@ if(NOT KVT_SANITIZE)
     kvt_script(house_selftest SCRIPT check_house.py ARGS --self-test)
     kvt_script(trace_reuse SCRIPT count_reuse.py ARGS --self-test)
     kvt_script(manuals SCRIPT manuals.py)
+    kvt_script(gpu_run SCRIPT gpu/check.py)
 endif()
 
 kvt_test(test_where SOURCES test_where.c)
