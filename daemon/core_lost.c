@@ -111,7 +111,7 @@ void core_disk_lost(core *c) {
         return;
     while (t->n_erase > 0)
         erase_pop(t);
-    t->disk_full = t->disk_stuck = 0;
+    t->disk_full = t->disk_stuck = t->disk_fails = 0;
     t->disk_limit = c->config.disk_bytes;
     for (uint32_t i = 0; i < t->max_pages; i++) {
         page_handle page = page_at(c->pages, i);

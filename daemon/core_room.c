@@ -126,9 +126,10 @@ static int may_go_for(const core *c, page_handle page, uint64_t for_key) {
 }
 
 /* The coldest tail of all. With several arenas that may be one which takes no room here, in another
- * arena than the page that comes: then the tail behind the coldest page that is here alone. */
+ * arena than the page that comes, and where the disk fails one that is on disk alone, and can be
+ * read: then the tail behind the coldest page that is here alone. */
 static radix_node coldest_below(core *c) {
-    if (c->config.n_arenas == 1)
+    if (c->config.n_arenas == 1 && !c->tiers->disk_fails)
         return radix_coldest(c->tree);
     uint32_t index = order_coldest(c, c->tiers->host_dirty, idle_key, page_is_in_use);
     if (index == ORDER_NONE)
@@ -173,7 +174,8 @@ static int room_host_one(core *c, uint64_t for_key) {
     }
     if (c->tiers->host_waits)
         return waiting_goes(c);
-    radix_node node = c->config.disk_bytes && !c->tiers->disk_stuck ? RADIX_NONE : coldest_below(c);
+    radix_node node =
+        c->config.disk_bytes && !disk_takes_none(c->tiers) ? RADIX_NONE : coldest_below(c);
     if (node == RADIX_NONE || radix_key(c->tree, node) >= for_key)
         return 0;
     evict_subtree(c, node);

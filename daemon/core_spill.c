@@ -127,13 +127,17 @@ static int goes_first_in_arena(core *c, page_handle page) {
 /* --- arena to host -----------------------------------------------------------------------------
  */
 
+int disk_takes_none(const tiers *t) {
+    return t->disk_stuck || t->disk_fails;
+}
+
 /* Without a disk, or one that takes no more, a copy in the host tier only pays when the arena is
  * about to be short of room: then the colder half of it has one. */
 static int should_copy_down(const core *c, const arena_books *a) {
     frames_counts n;
     if (order_count(a->dirty) == 0)
         return 0;
-    if (c->config.disk_bytes && !c->tiers->disk_stuck)
+    if (c->config.disk_bytes && !disk_takes_none(c->tiers))
         return 1;
     frames_count(a->frames, &n);
     uint32_t clean = order_count(a->clean);
@@ -303,10 +307,14 @@ static void write_add(core *c, core_job *job, page_handle page, const core_recor
     tier_placed(c, page);
 }
 
+static int may_ask_disk(const tiers *t) {
+    return t->disk_up && (!t->disk_fails || t->disk_is_tried);
+}
+
 static void write_start(core *c) {
     tiers *t = c->tiers;
     t->host_waits = 0;
-    if (t->write_busy || !t->disk_up ||
+    if (t->write_busy || !may_ask_disk(t) ||
         (t->disk_stuck && c->counts.pages_sealed - t->stuck_at < STUCK_SEALS))
         return;
     core_job *job = NULL;
@@ -349,6 +357,7 @@ static void write_start(core *c) {
         write_add(c, job, page, &record);
     }
     t->disk_stuck &= !job;
+    t->disk_fails &= job || t->erase_busy; /* with nothing to try it on */
     t->host_waits = n_waiting > 0 && !job && !t->disk_stuck;
     if (t->disk_stuck) {
         t->stuck_at = c->counts.pages_sealed;
@@ -383,6 +392,17 @@ static void disk_is_full(core *c) {
     c->tiers->disk_retry_ms = c->env.now_ms(c->env.context) + DISK_RETRY_MS;
 }
 
+/* If its process has died, core_disk_up says so next, and the new one is asked at once. Else it
+ * would fail again at once, and again, and what is on disk could not be read meanwhile. */
+static void disk_has_failed(core *c) {
+    tiers *t = c->tiers;
+    t->disk_up = 0;
+    t->disk_fails = 1;
+    t->disk_is_tried = 0;
+    t->disk_retry_ms = c->env.now_ms(c->env.context) + DISK_RETRY_MS;
+    c->counts.tier_errors++;
+}
+
 static void write_done(core *c, core_copy *copy, const core_record *record) {
     tiers *t = c->tiers;
     tier_page *at = tier_of(c, copy->page);
@@ -403,8 +423,8 @@ static void write_done(core *c, core_copy *copy, const core_record *record) {
         }
         tier_set_flags(c, copy->page, set, TIER_WRITING);
         t->disk_full |= copy->status == KVT_EFULL;
-        t->disk_up &= copy->status != KVT_EIO;
-        c->counts.tier_errors += copy->status == KVT_EIO;
+        if (copy->status == KVT_EIO)
+            disk_has_failed(c);
         if (copy->status == KVT_EORDER && !record->parent_in_job && at->depth > 0 &&
             page_get(c->pages, copy->page)->node != RADIX_NONE)
             parent_is_gone(c, copy->page);
@@ -417,7 +437,7 @@ static void write_done(core *c, core_copy *copy, const core_record *record) {
 
 static void erase_start(core *c) {
     tiers *t = c->tiers;
-    if (t->erase_busy || !t->disk_up || t->n_erase == 0)
+    if (t->erase_busy || !may_ask_disk(t) || t->n_erase == 0)
         return;
     core_job *job = tier_job(c, CORE_JOB_ERASE, 0);
     if (!job)
@@ -440,8 +460,7 @@ static void erase_done(core *c, const core_job *job) {
     for (uint32_t i = 0; i < job->n_copies && t->n_erase > 0; i++) {
         kvt_status status = job->copies[i].status;
         if (status != KVT_OK && status != KVT_ENOENT) {
-            t->disk_up = 0;
-            c->counts.tier_errors++;
+            disk_has_failed(c);
             return;
         }
         erase_pop(t);
@@ -465,11 +484,13 @@ void tiers_pump(core *c) {
 
 uint64_t disk_tick(core *c, uint64_t now_ms) {
     tiers *t = c->tiers;
-    if (!t || !(t->disk_full || t->disk_stuck || t->disk_limit < c->config.disk_bytes))
+    int waits = t && (t->disk_full || t->disk_stuck || (t->disk_fails && !t->disk_is_tried));
+    if (!t || !(waits || t->disk_limit < c->config.disk_bytes))
         return UINT64_MAX;
     if (now_ms < t->disk_retry_ms)
         return t->disk_retry_ms;
     t->disk_full = t->disk_stuck = 0;
+    t->disk_is_tried = 1;
     t->disk_limit = c->config.disk_bytes;
     return UINT64_MAX;
 }
@@ -496,6 +517,8 @@ void tier_job_done(core *c, core_job *job) {
                 write_done(c, &job->copies[i], &job->records[i]);
             tier_job_drop(c, job->copies[i].page);
         }
+        if (job->kind == CORE_JOB_WRITE && t->disk_is_tried)
+            t->disk_fails = 0; /* else it would not be any more */
         if (job->kind == CORE_JOB_WRITE && t->disk_full)
             disk_is_full(c);
     }
@@ -507,6 +530,8 @@ void core_disk_up(core *c, int up) {
     if (!c->tiers || !c->config.disk_bytes)
         return;
     c->tiers->disk_up = up;
+    if (!up)
+        c->tiers->disk_fails = 0;
     core_go_on(c);
 }
 
@@ -545,5 +570,7 @@ int spill_is_over(const core *c) {
 
 int spill_is_stuck(const core *c) {
     const tiers *t = c->tiers;
-    return t && c->config.disk_bytes && (t->disk_full || t->disk_stuck) && nothing_moves_down(t);
+    if (!t || !c->config.disk_bytes)
+        return 0;
+    return t->disk_fails || ((t->disk_full || t->disk_stuck) && nothing_moves_down(t));
 }

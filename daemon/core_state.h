@@ -282,6 +282,9 @@ typedef struct tiers {
     /* What waits for the disk is colder than all that is there, as far as was looked: it may go as
      * soon as the host tier is short, or it would keep all others from going down. */
     int disk_stuck;
+    /* Writing or erasing has failed, though a process has the file: it is not tried before
+     * disk_retry_ms, and then until it works, or fails again. */
+    int disk_fails, disk_is_tried;
     /* What is dirty in the host tier can only be written when pages in front of it, which are in
      * the arena alone, have come down: it makes room for them. */
     int host_waits;
@@ -750,6 +753,8 @@ int room_device_page(core *c, page_handle page);     /* that of this page */
 kvt_status room_host(core *c, uint64_t bytes, uint64_t for_key, uint32_t *ret_frame);
 void tier_never(core *c, page_handle page);
 uint64_t tier_charge(const tier_page *at); /* what its record takes of the disk's budget */
+/* Does the disk take nothing for now? Then what is cold and in memory alone makes room there. */
+int disk_takes_none(const tiers *t);
 /* For a record. 0: not now, but perhaps when records are erased; disk_stuck: not even then. */
 int room_disk(core *c, uint64_t bytes);
 

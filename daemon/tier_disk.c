@@ -30,7 +30,7 @@ struct tier_disk {
     core_job *refused;           /* the disk did not take them: handed back by the next step */
     uint32_t realms[MAX_REALMS]; /* the last ones that were named to the disk, by number */
     uint32_t next_realm;
-    fullness fullness;
+    fullness fullness, failures;
     uint64_t (*now_ms)(void *context);
     char dir[];
 };
@@ -72,12 +72,40 @@ static void note_full(tier_disk *d, const disk_request *request) {
     }
 }
 
+/* The same of a disk whose device fails, or that is not to have files of this size. What a process
+ * takes with it that dies is another matter, of which disk.c speaks. */
+static void note_failed(tier_disk *d, const disk_request *request) {
+    uint32_t n_failed = 0, n_good = 0;
+    for (uint32_t i = 0; i < request->n_items; i++) {
+        n_failed += request->items[i].status == KVT_EIO;
+        n_good += request->items[i].status == KVT_OK;
+    }
+    int fails = n_failed > 0 && disk_up(d->disk);
+    switch (fullness_note(&d->failures, fails, n_good > 0, d->now_ms(NULL))) {
+    case FULLNESS_FULL:
+        log_write(LOG_WARNING,
+                  "disk: pages cannot be written to %s: an I/O error (of its device, which the "
+                  "kernel's log tells, or a limit of file sizes); they stay in memory alone until "
+                  "that works; tried again every few seconds",
+                  d->dir);
+        break;
+    case FULLNESS_ROOM:
+        log_write(LOG_INFO, "disk: pages can be written again: for %d s none has failed",
+                  FULLNESS_CALM_MS / 1000);
+        break;
+    default:
+        break;
+    }
+}
+
 static void on_done(void *context, disk_request *request) {
     tier_disk *d = context;
     slot *s = request->context;
     core_job *job = s->job;
     if (request->kind == DISK_WRITE)
         note_full(d, request);
+    if (request->kind == DISK_WRITE || request->kind == DISK_DELETE)
+        note_failed(d, request);
     for (uint32_t i = 0; i < request->n_items; i++) {
         job->copies[i].status = request->items[i].status;
         job->records[i].serial = request->items[i].serial;

@@ -3,11 +3,17 @@
  * behind pages that were on disk alone, or are in the arena alone. What is left goes down again,
  * though the host tier is full of pages that cannot be written before those in front of them.
  *
+ * Or its device fails, while the process that has the file lives: it is asked again every few
+ * seconds, not all the time, and what is on disk is read though memory is full of what is not.
+ *
  * Argument: how many times (40).
  */
 #include "tests/e2e/e2e.h"
 
 #include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { PATHS = 8, MORE_PATHS = 4, PATH_TOKENS = 480, SHARED_TOKENS = 64 };
@@ -55,11 +61,74 @@ static void all_down(e2e_worker *w) {
               (unsigned long long)spill.dirty_pages, (unsigned long long)spill.disk_pages);
 }
 
+/* --- a disk that fails --------------------------------------------------------------------------
+ */
+
+/* The file's next page would be written in part, which LMDB calls an I/O error. */
+static void let_writes_fail(const e2e_daemon *d, const e2e_disk *disk, int fail) {
+    struct rlimit limit = {RLIM_INFINITY, RLIM_INFINITY};
+    struct stat st;
+    char name[128];
+    snprintf(name, sizeof name, "%s/data.mdb", disk->folder);
+    CHECK_EQ(stat(name, &st), 0);
+    if (fail)
+        limit.rlim_cur = (rlim_t)st.st_size + 1;
+    CHECK_EQ(prlimit(helper_of(d), RLIMIT_FSIZE, &limit, NULL), 0);
+}
+
+static void all_held(e2e_worker *w) {
+    uint32_t tokens[E2E_MAX_TOKENS];
+    for (uint32_t p = 0; p < PATHS; p++) {
+        path(p, tokens);
+        uint32_t held = e2e_held(w, tokens, PATH_TOKENS);
+        CHECK_MSG(held == PATH_TOKENS, "%u tokens of path %u are held, which is on disk", held, p);
+    }
+}
+
+static void failing(void) {
+    enum { TIMES = 3, NEW_PATHS = 12, RETRY_S = 5, AT_ONCE = 32 };
+    e2e_daemon d = {0};
+    e2e_worker w;
+    e2e_disk disk;
+    e2e_disk_make(&disk);
+    const char *settings[] = {"arena=2MiB", "host=512KiB",    disk.setting,
+                              "disk=64MiB", "max_pages=2000", NULL};
+    e2e_start(&d, settings);
+    e2e_worker_open(&w, &d, 1, 30000);
+    for (uint32_t p = 0; p < PATHS; p++)
+        ask(&w, p, PATH_TOKENS);
+    all_down(&w);
+    let_writes_fail(&d, &disk, 1);
+    time_t start = time(NULL);
+    uint32_t p = PATHS;
+    for (uint32_t i = 0; i < TIMES; i++) {
+        for (uint32_t end = p + NEW_PATHS; p < end; p++)
+            ask(&w, p, PATH_TOKENS);
+        while (e2e_count(&d, "tier_errors") == 0) /* known only when a write has come back */
+            continue;
+        all_held(&w);
+    }
+    uint64_t failed = e2e_count(&d, "tier_errors");
+    uint64_t most = (2 + (uint64_t)(time(NULL) - start) / RETRY_S) * AT_ONCE;
+    CHECK_MSG(failed > 0 && failed <= most, "%llu pages could not be written, of at most %llu",
+              (unsigned long long)failed, (unsigned long long)most);
+    CHECK_EQ(e2e_count(&d, "restarts"), 0);
+    let_writes_fail(&d, &disk, 0);
+    ask(&w, p, PATH_TOKENS);
+    e2e_await_disk(&d);
+    all_held(&w);
+    CHECK_EQ(w.wrong_bytes, 0);
+    e2e_worker_close(&w);
+    e2e_finish(&d);
+    e2e_disk_remove(&disk);
+}
+
 int main(int argc, char **argv) {
     uint64_t rounds = argc > 1 ? strtoull(argv[1], NULL, 10) : 40;
     e2e_daemon d = {0};
     e2e_worker w;
     e2e_disk disk;
+    failing();
     e2e_disk_make(&disk);
     /* Room for some 226 pages, and 56; there are 212, 238, 264, 290. */
     const char *settings[] = {"arena=2MiB", "host=512KiB",    disk.setting,
