@@ -148,7 +148,9 @@ uint64_t lmdb_page_bytes(const lmdb *l) {
  */
 
 kvt_status lmdb_begin(lmdb *l, int writing) {
-    KVT_ASSERT(!l->txn && !l->broken);
+    KVT_ASSERT(!l->txn);
+    if (l->broken) /* found by a record in front of this one */
+        return KVT_EIO;
     int rc = mdb_txn_begin(l->env, NULL, writing ? 0 : MDB_RDONLY, &l->txn);
     if (rc)
         l->txn = NULL;

@@ -48,7 +48,7 @@ uint64_t lmdb_end(const lmdb *l);        /* of the last page in use or free, in 
 kvt_status lmdb_stretch(lmdb *l);        /* makes the file as long as that, with zeros */
 uint64_t lmdb_page_bytes(const lmdb *l); /* of LMDB's pages */
 
-kvt_status lmdb_begin(lmdb *l, int writing);
+kvt_status lmdb_begin(lmdb *l, int writing); /* KVT_EIO also if it is broken */
 kvt_status lmdb_commit(lmdb *l);
 void lmdb_abort(lmdb *l);
 

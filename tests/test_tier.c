@@ -634,6 +634,31 @@ static size_t free_list(const char *dir, uint8_t *to, size_t room) {
     return n;
 }
 
+/* A file that was found broken, whatever is asked of it next: a request may have many records. */
+static void refuses_all(tier *t) {
+    tier_place place = {0};
+    scan_sums sums = {0};
+    tier_usage u;
+    uint8_t bytes[TIER_MAX_REALM_BYTES];
+    size_t n_bytes;
+    uint64_t checked;
+    uint32_t realm, n;
+    tier_record r;
+    kit_record(pages, 0, &r);
+    CHECK_EQ(tier_get(t, &r), KVT_EIO);
+    CHECK_EQ(tier_get(t, &r), KVT_EIO);
+    CHECK_EQ(tier_put(t, &r, 1), KVT_EIO);
+    CHECK_EQ(r.status, KVT_EIO);
+    CHECK_EQ(tier_del(t, &r, 1), KVT_EIO);
+    CHECK_EQ(tier_scan(t, &place, 10, scanned, &sums), KVT_EIO);
+    CHECK_EQ(tier_verify(t, &place, 50000, &checked), KVT_EIO);
+    CHECK_EQ(tier_del_realm(t, pages[0].realm, &place, 10, &n), KVT_EIO);
+    CHECK_EQ(tier_realm_define(t, "another", 7, &realm), KVT_EIO);
+    CHECK_EQ(tier_realm_bytes(t, pages[0].realm, bytes, &n_bytes), KVT_EIO);
+    CHECK_EQ(tier_use(t, &u), KVT_EIO);
+    free(r.at);
+}
+
 /* A free page far behind the map's end: seen before anything is written there. */
 static void test_free_page_outside(void) {
     static uint8_t file[8 << 20], list[4096];
@@ -655,6 +680,7 @@ static void test_free_page_outside(void) {
     t = kit_tier_open(dir, 16 << 20, "boot-1", 0);
     CHECK_EQ(tier_use(t, &u), KVT_EIO);
     CHECK(tier_broken(t));
+    refuses_all(t);
     tier_close(t);
     t = kit_tier_open(dir, 16 << 20, "boot-1", TIER_CHECK); /* as the next helper does */
     CHECK_EQ(tier_use(t, &u), KVT_OK);
