@@ -161,6 +161,15 @@ static tier_found judge(const tier *t, uint32_t flags) {
     return tier_files_data_bytes(&t->files) > t->map_bytes ? TIER_FOUND_LARGER : found;
 }
 
+/* Where the file system is full, the ballast makes room for it. */
+static kvt_status stamp(tier *t, int clean) {
+    kvt_status status = tier_files_stamp(&t->files, clean);
+    if (status != KVT_EFULL)
+        return status;
+    tier_files_drop_ballast(&t->files);
+    return tier_files_stamp(&t->files, clean);
+}
+
 static kvt_status open_found(tier *t, uint32_t flags, char *why, size_t why_bytes) {
     kvt_status status = KVT_OK;
     plan_beside(t);
@@ -169,11 +178,7 @@ static kvt_status open_found(tier *t, uint32_t flags, char *why, size_t why_byte
     if (!used)
         status = move_aside(t, found);
     if (status == KVT_OK)
-        status = tier_files_stamp(&t->files, 0);
-    if (status == KVT_EFULL) {
-        tier_files_drop_ballast(&t->files);
-        status = tier_files_stamp(&t->files, 0);
-    }
+        status = stamp(t, 0);
     if (status != KVT_OK)
         return kvt_say(why, why_bytes, status, "%s: %s", t->files.name, strerror(errno));
     tier_files_take_ballast(&t->files);
@@ -222,7 +227,7 @@ void tier_close(tier *t) {
     int written = !tier_broken(t) && lmdb_sync(t->lmdb) == KVT_OK;
     lmdb_close(t->lmdb);
     if (written)
-        tier_files_stamp(&t->files, 1);
+        stamp(t, 1);
     tier_files_close(&t->files);
     tier_packer_close(t->packer);
     free(t->scratch);

@@ -138,13 +138,16 @@ kvt_status tier_files_stamp(const tier_files *f, int clean) {
         openat(f->dir, "stamp.new", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)
         return status_of(errno);
-    int failed = write(fd, text, (size_t)n) != n || fsync(fd) != 0;
-    int error = failed ? errno : 0;
+    ssize_t written = write(fd, text, (size_t)n);
+    int error = written < 0 ? errno : written != n ? ENOSPC : fsync(fd) != 0 ? errno : 0;
     close(fd);
-    if (!failed && renameat(f->dir, "stamp.new", f->dir, "stamp") != 0)
+    if (!error && renameat(f->dir, "stamp.new", f->dir, "stamp") != 0)
         error = errno;
-    if (error)
+    if (error) {
+        unlinkat(f->dir, "stamp.new", 0);
+        errno = error; /* for whoever says why */
         return status_of(error);
+    }
     fsync(f->dir);
     return KVT_OK;
 }

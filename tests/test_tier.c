@@ -8,8 +8,10 @@
 #include "store/tier_record.h"
 #include "tests/tier_kit.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <lmdb.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -252,6 +254,45 @@ static void test_stamps(void) {
         tier_close(t);
         kit_remove(dir);
     }
+}
+
+/* Another program's file takes what the file system has left, to the last block. */
+static void take_the_rest(const char *dir) {
+    static const char zeros[4096];
+    char path[512];
+    kit_file_path(dir, "of-another", path);
+    int fd = open(path, O_WRONLY | O_CREAT, 0600);
+    CHECK(fd >= 0);
+    while (write(fd, zeros, sizeof zeros) == (ssize_t)sizeof zeros)
+        continue;
+    CHECK_EQ(errno, ENOSPC);
+    close(fd);
+}
+
+/* Closed in order where the file system is full: the stamp says so, or all would be thrown away
+ * after the system has started anew. */
+static void test_stamp_when_full(void) {
+    uint64_t random = seed;
+    const char *dir = kit_dir("full-stamp");
+    CHECK_EQ(mkdir(dir, 0700), 0);
+    if (mount("none", dir, "tmpfs", 0, "size=24m") != 0) {
+        printf("test_tier: left out the stamp on a full disk: mounting a small tmpfs: %s\n",
+               strerror(errno));
+        kit_remove(dir);
+        return;
+    }
+    tier *t = filled(dir, 40, &random);
+    take_the_rest(dir);
+    tier_close(t);
+    CHECK(!exists(dir, "stamp.new"));
+    t = kit_tier_open(dir, 16 << 20, "boot-2", 0);
+    tier_usage u;
+    CHECK_EQ(tier_use(t, &u), KVT_OK);
+    CHECK_EQ(u.found, TIER_FOUND_CLEAN);
+    CHECK_EQ(u.records, 40);
+    tier_close(t);
+    CHECK_EQ(umount2(dir, MNT_DETACH), 0);
+    kit_remove(dir);
 }
 
 /* A budget smaller than the file: never more than the budget. */
@@ -782,6 +823,7 @@ int main(int argc, char **argv) {
     test_keys();
     test_refusals();
     test_stamps();
+    test_stamp_when_full();
     test_smaller_budget();
     test_aside_counts();
     test_collisions();
