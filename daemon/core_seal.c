@@ -49,6 +49,7 @@ static kvt_status seal_take(core *c, core_job *job, radix_node node, uint32_t sl
     kvt_status status = frame_alloc(c, arena, page->bytes, &frame);
     if (status != KVT_OK) {
         c->counts.seals_refused_full += status == KVT_EFULL;
+        c->wanted_bytes = page->bytes;
         return status;
     }
     radix_tokens(c->tree, node, &rows);
@@ -163,24 +164,49 @@ static void reply_seal(core *c, core_ticket ticket, uint64_t number, lease *l,
     reply_finish(c, ticket, KVT_OP_SEAL, number, &w);
 }
 
-/* Not one page of the message was taken: the figures say why. */
-static void refuse_full(core *c, request *rq) {
+/* Pages of the arenas that jobs copy or put into fewer bits: they stay where they are until then.
+ */
+static uint32_t pages_in_jobs(const core *c) {
+    return (c->tiers ? tiers_frames_of(c, CORE_JOB_DOWN, CORE_JOB_DOWN) : 0) +
+           cooling_refs_of(c, NULL, 0);
+}
+
+static uint32_t pages_of_path(const core *c, const lease *l) {
+    uint32_t n = 0;
+    for (radix_node node = l->tail; radix_depth(c->tree, node) > 0;
+         node = radix_parent(c->tree, node))
+        n += is_held(c, node) ? node_pages(c, node) : 0;
+    return n;
+}
+
+/* Not one page of the message was taken: the figures say why. Free bytes are of use to a page only
+ * where they lie together; and what keeps a small arena full may be the path itself. */
+static void refuse_full(core *c, request *rq, const lease *l) {
     core_counts n;
     core_arena_counts of;
     uint32_t arena = c->config.n_arenas > 1 ? rq->session->arena - 1 : 0;
     const char *gpu = c->config.n_arenas > 1 ? c->arenas[arena].gpu : "";
     core_count(c, &n);
     core_count_arena(c, arena, &of);
-    refuse(c, rq, KVT_EFULL,
-           "tenant %s has %llu of %llu bytes of its arena%s%s in use, in %llu pages, of which %llu "
-           "are leased or pinned and %llu can go%s: there is no room for one more. Release leases, "
-           "unpin, or enlarge its arena",
-           c->tenant, (unsigned long long)of.used_bytes, (unsigned long long)of.arena_bytes,
-           *gpu ? " on GPU " : "", gpu, (unsigned long long)of.frames_used,
-           (unsigned long long)n.pages_pinned, (unsigned long long)n.pages_evictable,
-           *gpu       ? " (of all arenas and tiers)"
-           : c->tiers ? " (of all tiers)"
-                      : "");
+    uint32_t own = pages_of_path(c, l), moving = pages_in_jobs(c);
+    const char *cure = own >= n.pages_pinned && moving == 0
+                           ? "Enlarge its arena, which this path alone fills"
+                       : moving > 0 ? "Ask again, or enlarge its arena"
+                                    : "Release leases, unpin, or enlarge its arena";
+    refuse(
+        c, rq, KVT_EFULL,
+        "tenant %s has %llu of %llu bytes of its arena%s%s in use, in %llu pages; a page of %llu "
+        "finds no room: what is free lies in pieces of at most %llu. %llu pages are leased or "
+        "pinned, %u of them by this lease, %u are being copied and %llu can go%s. %s",
+        c->tenant, (unsigned long long)of.used_bytes, (unsigned long long)of.arena_bytes,
+        *gpu ? " on GPU " : "", gpu, (unsigned long long)of.frames_used,
+        (unsigned long long)c->wanted_bytes,
+        (unsigned long long)frames_largest_free(c->arenas[arena].frames),
+        (unsigned long long)n.pages_pinned, own, moving, (unsigned long long)n.pages_evictable,
+        *gpu       ? " (of all arenas and tiers)"
+        : c->tiers ? " (of all tiers)"
+                   : "",
+        cure);
 }
 
 static void refuse_cut(core *c, request *rq, const lease *l, uint32_t page) {
@@ -238,7 +264,7 @@ void serve_seal(core *c, request *rq) {
                       .next = next};
     job->refused = seal_take_all(c, s, l, &req, job);
     if (job->n_copies == 0 && job->refused == KVT_EFULL && !is_held(c, c->path[0])) {
-        refuse_full(c, rq);
+        refuse_full(c, rq, l);
         return;
     }
     if (job->n_copies == 0) {

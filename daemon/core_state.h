@@ -413,8 +413,9 @@ struct core {
 
     uint32_t n_held; /* sealed pages in the tree */
     int draining;
-    core_counts counts;   /* the counters; the rest is filled in when asked for */
-    uint64_t freed_bytes; /* of the arenas' frames that were given up for room, in all */
+    core_counts counts;    /* the counters; the rest is filled in when asked for */
+    uint64_t freed_bytes;  /* of the arenas' frames that were given up for room, in all */
+    uint64_t wanted_bytes; /* of the page that found no room last */
 
     uint32_t *tokens;       /* scratch: the tokens of one acquire */
     const uint32_t *asked;  /* of the ACQUIRE being served: tokens, or where they stand in it */

@@ -104,6 +104,9 @@ typedef struct frames_counts {
     uint64_t used_bytes;  /* sum of the sizes ASKED FOR by the frames in use */
     uint64_t waste_bytes; /* rounding of the frames in use, and tails of slabs */
 } frames_counts;
+/* The most bytes that are in no slab and lie together. A page that needs more finds no room however
+ * many bytes are free in all. Looks at the whole map: for messages. */
+uint64_t frames_largest_free(const frames *f);
 /* Free frames of this size in the slabs that there are (ids may lack for some). */
 uint64_t frames_free_like(const frames *f, uint64_t bytes);
 void frames_count(const frames *f, frames_counts *ret_counts);

@@ -122,6 +122,15 @@ static uint32_t find_run(frames *f, uint32_t n, int into_kept) {
     return NONE;
 }
 
+uint64_t frames_largest_free(const frames *f) {
+    uint32_t most = 0;
+    for (uint32_t at = next_free(f, 0), end; at < f->n_granules; at = next_free(f, end)) {
+        end = next_used(f, at, f->n_granules);
+        most = end - at > most ? end - at : most;
+    }
+    return (uint64_t)most * f->granule_bytes;
+}
+
 static void mark_run(frames *f, uint32_t at, uint32_t n, int set) {
     for (uint32_t end = at + n; at < end;) {
         uint32_t r = at / 64, bit = at % 64, width = end - at < 64 - bit ? end - at : 64 - bit;

@@ -137,6 +137,31 @@ static void test_places(void) {
     kit_free(&k);
 }
 
+/* Half of the arena is free, and no two granules of it lie together; then they do. */
+static void test_largest_free(void) {
+    enum { PAGE = 64 * KIB - 64 }; /* a slab of it: 16 granules of 4 KiB */
+    kit k = kit_make(MIB, 100);
+    uint32_t ids[16];
+    CHECK_EQ(frames_largest_free(k.f), MIB);
+    for (int i = 0; i < 16; i++)
+        ids[i] = take(k.f, PAGE);
+    CHECK_EQ(frames_largest_free(k.f), 0);
+    for (int i = 0; i < 16; i += 2)
+        frames_free(k.f, ids[i]);
+    CHECK_EQ(frames_largest_free(k.f), 64 * KIB);
+    frames_free(k.f, ids[15]);
+    CHECK_EQ(frames_largest_free(k.f), 2 * 64 * KIB);
+    frames_free(k.f, ids[3]);
+    CHECK_EQ(frames_largest_free(k.f), 3 * 64 * KIB);
+    for (int i = 1; i < 15; i += 2)
+        if (i != 3)
+            frames_free(k.f, ids[i]);
+    CHECK_EQ(frames_largest_free(k.f), MIB);
+    take(k.f, 64);
+    CHECK_EQ(frames_largest_free(k.f), MIB - 4 * KIB);
+    kit_free(&k);
+}
+
 /* The number changes when a frame is given out and when it is taken back, at once, and never
  * repeats. */
 static void test_generations(void) {
@@ -624,6 +649,7 @@ int main(void) {
     test_init();
     test_limits();
     test_places();
+    test_largest_free();
     test_generations();
     test_waste();
     test_memory();

@@ -114,6 +114,73 @@ static kvt_realm large(uint32_t page_tokens) {
     return realm;
 }
 
+/* Seals pages of 1 MiB of one path until there is no room; the lease is the caller's. */
+static uint32_t fill_large(kvt_client *client, const kvt_realm *realm, kvt_lease **ret_lease) {
+    enum { PAGES = 3 };
+    static uint16_t part[2][32 * 4 * 128 * 16];
+    uint32_t tokens[PAGES * 16] = {7}, n = 0;
+    kvt_layout layout;
+    kvt_layout_token_major(&realm->geometry, 16, part[0], part[1], &layout);
+    CHECK_EQ(kvt_acquire(client, tokens, PAGES * 16, KVT_CLAIM, ret_lease), KVT_OK);
+    kvt_status status = KVT_OK;
+    while (n < PAGES && status == KVT_OK) {
+        CHECK_EQ(kvt_encode(*ret_lease, n, &layout), KVT_OK);
+        status = kvt_seal(*ret_lease, NULL);
+        n += status == KVT_OK;
+    }
+    CHECK_EQ(status, KVT_EFULL);
+    return n;
+}
+
+static void says(const char *const *words) {
+    for (; *words; words++)
+        CHECK_MSG(strstr(kvt_last_error(), *words), "no \"%s\": %s", *words, kvt_last_error());
+}
+
+/* A small arena: a path that alone fills it, and one page that others lease in the middle of what
+ * is free. Each time it is said what keeps the page out, and what would help. */
+static void in_pieces(void) {
+    enum { MANY = 300 };
+    e2e_daemon d = {0};
+    e2e_worker w;
+    kvt_client *client;
+    kvt_realm realm = large(16);
+    kvt_lease *lease, *leases[MANY];
+    uint32_t tokens[E2E_MAX_TOKENS], n = 0;
+    kvt_flush_info flushed;
+    const char *settings[] = {"arena=2MiB", "max_pages=400", NULL};
+    e2e_start(&d, settings);
+    CHECK_EQ(kvt_open(&(kvt_options){.socket = d.socket, .staging_pages = 2}, &realm, &client),
+             KVT_OK);
+    CHECK_EQ(fill_large(client, &realm, &lease), 1);
+    says((const char *const[]){"in use, in 1 pages", "a page of 1048768 finds no room",
+                               "1 pages are leased or pinned, 1 of them by this lease",
+                               "Enlarge its arena, which this path alone fills", NULL});
+    CHECK_EQ(kvt_release(lease), KVT_OK);
+    CHECK_EQ(kvt_flush(client, KVT_FLUSH_TENANT, 0, NULL, 0, &flushed), KVT_OK);
+    e2e_worker_open(&w, &d, 1, 20000);
+    for (kvt_status status = KVT_OK; status == KVT_OK && n < MANY; n++) {
+        e2e_path(n, tokens);
+        CHECK_EQ(kvt_acquire(w.client, tokens, PAGE, KVT_CLAIM, &leases[n]), KVT_OK);
+        status = e2e_fill(&w, leases[n], tokens, SIZE_MAX);
+    }
+    CHECK(n > 100 && n < MANY); /* 2 MiB of them, one after another */
+    for (uint32_t i = 0; i < n; i++)
+        if (i != n / 2)
+            CHECK_EQ(kvt_release(leases[i]), KVT_OK);
+    CHECK_EQ(fill_large(client, &realm, &lease), 0);
+    says((const char *const[]){"in use, in 1 pages", "what is free lies in pieces of at most 10",
+                               "1 pages are leased or pinned, 0 of them by this lease",
+                               "Release leases, unpin, or enlarge its arena", NULL});
+    CHECK_EQ(kvt_release(leases[n / 2]), KVT_OK);
+    CHECK_EQ(kvt_release(lease), KVT_OK);
+    CHECK_EQ(fill_large(client, &realm, &lease), 1);
+    CHECK_EQ(kvt_release(lease), KVT_OK);
+    e2e_worker_close(&w);
+    kvt_close(client);
+    e2e_finish(&d);
+}
+
 static void too_large(void) {
     e2e_daemon d = {0};
     e2e_worker w;
@@ -254,6 +321,7 @@ static void many_budgets(void) {
 int main(int argc, char **argv) {
     too_large();
     full_in_figures();
+    in_pieces();
     full_for_a_while();
     stopped_while_full();
     if (!e2e_on_gpu()) /* which has no part in it */
