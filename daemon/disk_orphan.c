@@ -12,15 +12,14 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-int disk_lock_holder(const char *dir) {
-    char path[1100], line[256];
+/*     3: FLOCK  ADVISORY  WRITE 2413 00:2f:91537 0 EOF
+ * Another file system's file may have the same number. The device is not always the one that stat
+ * says, so one that differs counts only where none is the same. */
+static int holder_of(const char *path) {
+    char line[256];
     struct stat lock;
     int holder = 0;
-    snprintf(path, sizeof path, "%s/lock", dir);
     FILE *locks = stat(path, &lock) == 0 ? fopen("/proc/locks", "re") : NULL;
-    /*     3: FLOCK  ADVISORY  WRITE 2413 00:2f:91537 0 EOF
-     * Another file system's file may have the same number. The device is not always the one that
-     * stat says, so one that differs counts only where none is the same. */
     while (locks && fgets(line, sizeof line, locks)) {
         int pid, is_same;
         unsigned device[2];
@@ -38,6 +37,14 @@ int disk_lock_holder(const char *dir) {
     if (locks)
         fclose(locks);
     return holder;
+}
+
+/* Somebody may have removed the file since it was locked. */
+int disk_lock_holder(const char *dir) {
+    char path[1100];
+    snprintf(path, sizeof path, "%s/lock", dir);
+    int holder = holder_of(path);
+    return holder ? holder : holder_of(dir);
 }
 
 static ssize_t read_proc(int pid, const char *name, char *to, size_t room) {

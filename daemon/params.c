@@ -335,8 +335,9 @@ const param params[] = {
      .high = PARAM_MAX_TEXT_BYTES,
      .standard = "\"\"",
      .text =
-         "Directory for pages on disk; made if it is not there, mode 0700. Every sealed page is "
-         "written there soon, and found again after a restart. One daemon uses it at a time. "
+         "Directory for pages on disk; made if it is not there, mode 0700. One that others may "
+         "write, or that belongs to another user, is refused. Every sealed page is written there "
+         "soon, and found again after a restart. One daemon uses it at a time. "
          "Empty: pages are kept in memory only."},
     {.name = "disk",
      .type = PARAM_SIZE,

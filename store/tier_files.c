@@ -61,35 +61,92 @@ static int take_lock(int fd, uint32_t wait_ms) {
     }
 }
 
+/* --- whose it is -------------------------------------------------------------------------------
+ */
+
+/* Who may write there can put pages into other people's prompts, and a link in the place of a file,
+ * for a daemon of root to write to. */
+static kvt_status check_dir(const tier_files *f, char *why, size_t why_bytes) {
+    struct stat st;
+    if (fstat(f->dir, &st) != 0)
+        return kvt_say(why, why_bytes, KVT_EIO, "%s: %s", f->name, strerror(errno));
+    if (st.st_uid != geteuid() && st.st_uid != 0)
+        return kvt_say(
+            why, why_bytes, KVT_EDENIED,
+            "%s belongs to user %u, and this daemon runs as user %u: chown it, or choose "
+            "another directory",
+            f->name, (unsigned)st.st_uid, (unsigned)geteuid());
+    if (st.st_mode & (S_IWGRP | S_IWOTH))
+        return kvt_say(why, why_bytes, KVT_EDENIED,
+                       "%s has mode %04o: who else may write there could put pages into prompts. "
+                       "chmod 0700 it, or choose another directory",
+                       f->name, (unsigned)st.st_mode & 07777);
+    return KVT_OK;
+}
+
+static kvt_status check_files(const tier_files *f, char *why, size_t why_bytes) {
+    static const char *const names[] = {TIER_DATA_NAME, "lock", "stamp", "ballast"};
+    struct stat st;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        if (fstatat(f->dir, names[i], &st, AT_SYMLINK_NOFOLLOW) != 0)
+            continue;
+        if (!S_ISREG(st.st_mode))
+            return kvt_say(why, why_bytes, KVT_EDENIED,
+                           "%s/%s is no file: remove it, or choose another directory", f->name,
+                           names[i]);
+        if (st.st_uid != geteuid())
+            return kvt_say(why, why_bytes, KVT_EDENIED,
+                           "%s/%s belongs to user %u, and this daemon runs as user %u: chown all "
+                           "that is there, or choose another directory",
+                           f->name, names[i], (unsigned)st.st_uid, (unsigned)geteuid());
+    }
+    return KVT_OK;
+}
+
+/* --- open, close -------------------------------------------------------------------------------
+ */
+
+static kvt_status open_dir(tier_files *f, char *why, size_t why_bytes) {
+    if (mkdir(f->name, 0700) != 0 && errno != EEXIST)
+        return kvt_say(why, why_bytes, dir_status_of(errno), "%s cannot be made: %s", f->name,
+                       strerror(errno));
+    f->dir = open(f->name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (f->dir < 0)
+        return kvt_say(why, why_bytes, dir_status_of(errno), "%s: %s", f->name, strerror(errno));
+    kvt_status status = check_dir(f, why, why_bytes);
+    return status == KVT_OK ? check_files(f, why, why_bytes) : status;
+}
+
+static kvt_status busy(const tier_files *f, char *why, size_t why_bytes) {
+    return kvt_say(why, why_bytes, KVT_EBUSY, "%s: another process has this disk tier", f->name);
+}
+
+/* The file is there to be seen; but whoever removes it removes that lock, too, for all who come
+ * later. The directory's stays as long as anything is in it. (Some network file systems have no
+ * locks of directories: then the file's is all there is.) */
+static kvt_status lock_dir(tier_files *f, uint32_t wait_ms, char *why, size_t why_bytes) {
+    f->lock = openat(f->dir, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (f->lock >= 0 && take_lock(f->lock, wait_ms) == 0)
+        return take_lock(f->dir, wait_ms) != 0 && errno == EWOULDBLOCK ? busy(f, why, why_bytes)
+                                                                       : KVT_OK;
+    if (f->lock >= 0 && errno == EWOULDBLOCK)
+        return busy(f, why, why_bytes);
+    return kvt_say(why, why_bytes, status_of(errno), "%s/lock: %s", f->name, strerror(errno));
+}
+
 kvt_status tier_files_open(const tier_options *o, uint64_t ballast_bytes, char *why,
                            size_t why_bytes, tier_files *ret_files) {
     tier_files f = {.dir = -1, .lock = -1, .ballast_bytes = ballast_bytes};
-    kvt_status status = KVT_EINVAL;
     if ((size_t)snprintf(f.name, sizeof f.name, "%s", o->dir) >= sizeof f.name ||
         (size_t)snprintf(f.boot_id, sizeof f.boot_id, "%s", o->boot_id) >= sizeof f.boot_id)
         return kvt_say(why, why_bytes, KVT_EINVAL, "the directory's name is too long");
-    if (mkdir(f.name, 0700) != 0 && errno != EEXIST) {
-        status = kvt_say(why, why_bytes, dir_status_of(errno), "%s cannot be made: %s", f.name,
-                         strerror(errno));
-        goto out;
-    }
-    f.dir = open(f.name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (f.dir >= 0)
-        f.lock = openat(f.dir, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (f.lock < 0) {
-        status = kvt_say(why, why_bytes, dir_status_of(errno), "%s: %s", f.name, strerror(errno));
-        goto out;
-    }
-    if (take_lock(f.lock, o->lock_wait_ms) != 0) {
-        status = errno == EWOULDBLOCK ? KVT_EBUSY : status_of(errno);
-        kvt_say(why, why_bytes, status, "%s: %s", f.name,
-                status == KVT_EBUSY ? "another process has this disk tier" : strerror(errno));
-        goto out;
-    }
-    *ret_files = f;
-    return KVT_OK;
-out:
-    tier_files_close(&f);
+    kvt_status status = open_dir(&f, why, why_bytes);
+    if (status == KVT_OK)
+        status = lock_dir(&f, o->lock_wait_ms, why, why_bytes);
+    if (status == KVT_OK)
+        *ret_files = f;
+    else
+        tier_files_close(&f);
     return status;
 }
 

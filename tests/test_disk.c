@@ -291,10 +291,14 @@ static void test_basics(void) {
     CHECK_EQ(b.n_found, 0);
     write_range(0, N_PAGES);
     read_all();
-    CHECK_EQ(try_open_disk(dir, BUDGET, &other), KVT_EBUSY); /* the first serves on */
-    char holder[64];
+    char holder[64], lock[512];
     snprintf(holder, sizeof holder, "process %d has this disk tier", disk_pid(b.d));
-    CHECK_MSG(strstr(why, holder), "%s", why);
+    kit_file_path(dir, "lock", lock);
+    for (int i = 0; i < 2; i++) { /* the first serves on, though somebody removes the lock's file */
+        CHECK_EQ(try_open_disk(dir, BUDGET, &other), KVT_EBUSY);
+        CHECK_MSG(strstr(why, holder), "%s", why);
+        CHECK_EQ(unlink(lock), 0);
+    }
     struct rlimit file_size; /* not even holes make a file larger than the budget */
     CHECK_EQ(prlimit(disk_pid(b.d), RLIMIT_FSIZE, NULL, &file_size), 0);
     CHECK(file_size.rlim_cur <= BUDGET);

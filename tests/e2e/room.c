@@ -213,7 +213,7 @@ static void too_large(void) {
 
 static int small_disk(e2e_disk *disk) {
     e2e_disk_make(disk);
-    if (mount("none", disk->folder, "tmpfs", 0, "size=3m") == 0)
+    if (mount("none", disk->folder, "tmpfs", 0, "size=3m,mode=0700") == 0)
         return 1;
     printf("room: left out the full disk: mounting a small tmpfs: %s\n", strerror(errno));
     CHECK(rmdir(disk->folder) == 0);
