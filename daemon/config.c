@@ -435,6 +435,9 @@ static kvt_status check_one(const config *c, uint32_t own_uid, char *why, size_t
         return contradiction(c, "max_claimed_pages", "max_pages",
                              "one worker cannot claim more pages than there can be", why,
                              why_bytes);
+    if (v->max_pinned > 0 && v->max_pinned_owner > v->max_pinned)
+        return contradiction(c, "max_pinned_owner", "max_pinned",
+                             "one owner cannot pin more than all together", why, why_bytes);
     uint64_t room = v->arena + v->host + (v->disk_dir[0] ? v->disk : 0);
     if (v->arena > 0 && v->max_pages > room / 256)
         return contradiction(c, "max_pages", "arena",

@@ -239,10 +239,29 @@ static void lost_all(disk *d) {
         d->options.lost_all(d->options.context);
 }
 
+/* Why the file that was there is not used. */
+static void reason_of(const disk *d, tier_found found, const tier_usage *u, char *to, size_t room) {
+    static const char *const words[] = {
+        [TIER_FOUND_NONE] = "somebody has removed it",
+        [TIER_FOUND_CRASHED] = "the system crashed, or lost power, while it was in use",
+        [TIER_FOUND_VERSION] = "it is of another version",
+        [TIER_FOUND_BROKEN] = "it is damaged",
+    };
+    if (found == TIER_FOUND_LARGER)
+        snprintf(to, room, "it has %llu MiB, and \"disk\" is %llu MiB now: raise that to keep one",
+                 (unsigned long long)u->found_bytes >> 20,
+                 (unsigned long long)d->options.budget_bytes >> 20);
+    else
+        snprintf(to, room, "%s",
+                 (unsigned)found < sizeof words / sizeof words[0] && words[found]
+                     ? words[found]
+                     : tier_found_name(found));
+}
+
 /* What became of a file that cannot be used, and of what lay aside. */
 static void note_found(disk *d, tier_found found, const tier_usage *u) {
     const char *to = tier_aside_name(found);
-    char fate[256] = "";
+    char fate[256] = "", reason[128];
     d->stats.files_lost++;
     d->stats.moved_aside += to && u->aside_bytes > 0;
     if (to && u->aside_bytes > 0)
@@ -255,9 +274,9 @@ static void note_found(disk *d, tier_found found, const tier_usage *u) {
                  to && u->aside_removed_bytes > 0
                      ? ", since kept aside it would take more than a quarter of \"disk\""
                      : "");
+    reason_of(d, found, u, reason, sizeof reason);
     disk_log(d, 1, "%s: the disk tier's file could not be used (%s); starting with an empty one%s",
-             d->options.dir,
-             found == TIER_FOUND_NONE ? "somebody has removed it" : tier_found_name(found), fate);
+             d->options.dir, reason, fate);
 }
 
 static int take_hello(disk *d, const uint8_t *rest, size_t n) {
@@ -272,7 +291,8 @@ static int take_hello(disk *d, const uint8_t *rest, size_t n) {
                  : hello.status == 0                             ? KVT_OK
                                                                  : KVT_EIO;
     if (d->refused != KVT_OK) {
-        disk_log(d, 0, "the disk tier cannot be opened: %s", d->why);
+        if (!d->opening_first) /* else disk_open says it */
+            disk_log(d, 0, "the disk tier cannot be opened: %s", d->why);
         return 1;
     }
     d->phase = DISK_UP;

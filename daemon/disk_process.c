@@ -216,7 +216,9 @@ int disk_reap(disk *d) {
     int status;
     if (d->pid == 0 || waitpid(d->pid, &status, WNOHANG) != d->pid)
         return 0;
-    if (!(WIFEXITED(status) && WEXITSTATUS(status) == DISK_EXIT_CLOSED))
+    int is_told = WIFEXITED(status) && (WEXITSTATUS(status) == DISK_EXIT_CLOSED ||
+                                        (WEXITSTATUS(status) == DISK_EXIT_REFUSED && d->why[0]));
+    if (!is_told)
         describe(d, status);
     d->flags = next_flags(d, status);
     d->pid = 0;

@@ -71,10 +71,22 @@ static void pin_host(tenant *t) {
                   (unsigned long long)t->host.bytes >> 20, why);
 }
 
+/* A budget that somebody has set, and that is one of nothing. (A configuration that names every
+ * parameter has the standard one.) */
+static void say_unused(const param_values *v) {
+    static config standard;
+    config_init(&standard);
+    if (!v->disk_dir[0] && v->disk != standard.values.disk)
+        log_write(LOG_WARNING,
+                  "\"disk\" is %llu MiB, and there is no disk tier: set \"disk_dir\", too",
+                  (unsigned long long)v->disk >> 20);
+}
+
 int tenant_open_tiers(tenant *t) {
     const param_values *v = t->values;
     char why[1024];
     uint64_t bytes = v->host;
+    say_unused(v);
     if (v->disk_dir[0] && bytes == 0)
         bytes = HOST_BYTES;
     if (bytes == 0)

@@ -173,6 +173,7 @@ static kvt_status stamp(tier *t, int clean) {
 static kvt_status open_found(tier *t, uint32_t flags, char *why, size_t why_bytes) {
     kvt_status status = KVT_OK;
     plan_beside(t);
+    t->counts.found_bytes = tier_files_data_bytes(&t->files);
     tier_found found = judge(t, flags);
     int used = found == TIER_FOUND_CLEAN || found == TIER_FOUND_KILLED;
     if (!used)

@@ -6,7 +6,7 @@
  * die of it.
  *
  *     dir/data.mdb    the records; never larger than the budget
- *     dir/lock        flock: one process at a time
+ *     dir/lock        flock, and one of dir itself: one process at a time
  *     dir/stamp       format version, boot id of the system, closed in order or not
  *     dir/ballast     room that deleting may take when the disk is full
  *     dir/aside/      what was moved aside (the last one of each kind): counts in the budget, and
@@ -202,6 +202,7 @@ typedef struct tier_usage {
     uint64_t foreign;             /* another page's under the key that was asked for */
     uint64_t orphans;             /* dropped */
     uint64_t aside_removed_bytes; /* of files in aside/ that did not fit */
+    uint64_t found_bytes;         /* of data.mdb, as it was found */
     tier_found found;
 } tier_usage;
 /* Walks the list of free pages: some microseconds for each thousand. Sees whether data.mdb has been

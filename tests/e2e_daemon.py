@@ -559,6 +559,60 @@ def case_start_that_cannot_work(folder):
             says=["no CUDA device can be used"])
 
 
+def case_settings_that_contradict(folder):
+    """Each gives one clear sentence, or works."""
+    path, disk = os.path.join(folder, "socket"), os.path.join(folder, "disk")
+    small = ["--set", "arena=1MiB", "--set", "disk=16MiB", "--set", f"disk_dir={disk}"]
+
+    def one_sentence(*args, code, says):
+        refused(folder, *args, path=path, code=code, says=says)
+        with open(os.path.join(folder, "refused"), encoding="utf-8") as file:
+            lines = [line for line in file if " info: " not in line]
+        check(len(lines) == 1, "one sentence:", lines)
+
+    # a budget of nothing
+    d = Daemon(folder, "--set", "disk=1GiB")
+    check(d.log().count("\"disk\" is 1024 MiB, and there is no disk tier: set \"disk_dir\"") == 1, d.log())
+    d.finish()
+    d = Daemon(folder, "--set", "disk=16GiB", path=path + "2") # which is the default
+    check("there is no disk tier" not in d.log().rsplit("stopped", 1)[1], d.log())
+    d.finish()
+    # less than what the file has
+    os.mkdir(disk, 0o700)
+    with open(os.path.join(disk, "stamp"), "w", encoding="ascii") as file:
+        file.write("kvtrunk-disk-tier 1 closed some-boot\n")
+    with open(os.path.join(disk, "data.mdb"), "wb") as file:
+        file.truncate(64 << 20)
+    d = Daemon(folder, *small)
+    check("it has 64 MiB, and \"disk\" is 16 MiB now: raise that to keep one); starting with an empty "
+          "one; it was deleted" in d.log(), d.log())
+    check(d.status()["disk"]["files_lost"] == 1 and d.status()["disk"]["moved_aside"] == 0, d.status())
+    # two daemons, and somebody who removes the lock of the first
+    os.unlink(os.path.join(disk, "lock"))
+    refused(folder, *small, path=path + "2", code=1, says=["has this disk tier; end it, or choose another"])
+    d.finish()
+    # where others may write, or own what is there
+    os.chmod(disk, 0o777)
+    one_sentence(*small, code=3, says=[f"{disk} has mode 0777", "chmod 0700 it"])
+    os.chmod(disk, 0o700)
+    if os.geteuid() == 0:
+        os.chown(os.path.join(disk, "data.mdb"), 65534, -1)
+        one_sentence(*small, code=3, says=["data.mdb belongs to user 65534", "runs as user 0", "chown"])
+        os.chown(os.path.join(disk, "data.mdb"), 0, -1)
+    one_sentence(*small[:-1], "disk_dir=/dev/shm", code=3, says=["/dev/shm has mode 1777"])
+    one_sentence(*small[:-1], "disk_dir=/no/such/disk", code=3, says=["/no/such/disk cannot be made"])
+    # tiers that are no tiers, and places for one page
+    d = Daemon(folder, *small, "--set", "host=1B", "--set", "max_pages=1")
+    counts = d.status()["counts"]
+    check(counts["host_bytes"] == 65536 and counts["pages_max"] == 1, counts)
+    d.finish()
+    one_sentence(*small, "--set", "host=60TiB", code=5, says=["host tier", "Set a smaller \"host\""])
+    one_sentence(*small, "--set", "max_pinned=1MiB", "--set", "max_pinned_owner=2MiB", code=3,
+                 says=["\"max_pinned_owner\" = \"2MiB\" contradicts \"max_pinned\" = \"1MiB\"", "one owner"])
+    one_sentence(*small, "--set", "ladder=i4 > i8", code=3, says=["i8 takes no less than i4"])
+    one_sentence(*small, "--set", "disk=1MiB", code=3, says=["\"disk\" = 1MiB", "16MiB"])
+
+
 def case_arena_removed(folder):
     """Whoever comes after somebody has removed the arena's file is served all the same."""
     d = Daemon(folder, "--set", "arena=16MiB")

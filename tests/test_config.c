@@ -408,6 +408,9 @@ static void test_contradictions(void) {
                         "(default)");
     check_contradiction("{\"max_pages\": 100, \"max_claimed_pages\": 101}",
                         "f.json:1:20: \"max_claimed_pages\" = 101 contradicts \"max_pages\" = 100");
+    check_contradiction("{\"max_pinned\": \"1MiB\", \"max_pinned_owner\": \"2MiB\"}",
+                        "f.json:1:24: \"max_pinned_owner\" = \"2MiB\" contradicts \"max_pinned\" = "
+                        "\"1MiB\" (f.json:1:2): one owner");
     check_contradiction("{\"arena\": \"1MiB\", \"max_pages\": 4097}",
                         "f.json:1:19: \"max_pages\" = 4097 contradicts \"arena\" = \"1MiB\"");
     check_contradiction("{\"max_leases\": 1, \"max_leases_total\": 255}",
