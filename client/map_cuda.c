@@ -321,8 +321,6 @@ static const void *pages(kvt_cuda_batch *b) {
 static int is_captured(const kvt_cuda_batch *b) {
     enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     cudaError_t error = cudaStreamIsCapturing(b->stream, &capture);
-    if (error != cudaSuccess)
-        cudaGetLastError();
     return error == cudaErrorStreamCaptureImplicit || capture != cudaStreamCaptureStatusNone;
 }
 

@@ -8,8 +8,6 @@ static kvt_status check_part(const kvt_cuda_map *map, const char *argument, int 
     static const char cure[] = "kvt_decode and kvt_encode are for KV in host memory";
     struct cudaPointerAttributes found = {.type = cudaMemoryTypeUnregistered};
     cudaError_t error = cudaPointerGetAttributes(&found, at);
-    if (error != cudaSuccess)
-        cudaGetLastError();
     if (error == cudaErrorInvalidValue) /* no address of any process */
         found.type = cudaMemoryTypeUnregistered;
     else if (error != cudaSuccess)
@@ -58,8 +56,6 @@ kvt_status kvt_cuda_check_stream(kvt_cuda_map *map, void *stream, int is_kept, c
     cudaError_t error = (cudaError_t)entered;
     if (error == cudaSuccess)
         error = cudaStreamIsCapturing((cudaStream_t)stream, &capture);
-    if (error != cudaSuccess)
-        cudaGetLastError();
     kvt_cuda_leave(entered);
     if (error == cudaErrorInvalidResourceHandle || error == cudaErrorInvalidValue ||
         error == cudaErrorStreamCaptureImplicit)

@@ -347,6 +347,9 @@ static void refused_beside(kvt_status status) {
     CHECK_EQ(status, KVT_EINVAL);
     CHECK_MSG(strstr(kvt_last_error(), "not the default one while others are captured"), "%s",
               kvt_last_error());
+    int (*last_error)(void); /* which the engine would take for its own */
+    *(void **)(void *)&last_error = gpu_symbol("cudaPeekAtLastError");
+    CHECK_EQ(last_error(), 0);
 }
 
 /* A capture in a stream that blocks with the default one: that can take nothing meanwhile, nor be
