@@ -32,7 +32,8 @@ struct tier {
     tier_packer *packer;
     uint8_t *scratch; /* a packed value */
     size_t scratch_bytes;
-    tier_usage counts; /* only those "since open" */
+    uint64_t busy_bytes; /* written since others were last let on the processor */
+    tier_usage counts;   /* only those "since open" */
     uint32_t n_defined;
     uint32_t defined[TIER_MAX_REALMS]; /* realms named since open, a ring: not swept */
     uint8_t bad[TIER_MAX_BAD][TIER_INDEX_KEY_BYTES];
