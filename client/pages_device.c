@@ -166,10 +166,6 @@ static kvt_status check_blocks(const kvt_block_table *blocks, size_t end_token) 
     if (blocks && (end_token + blocks->block_tokens - 1) / blocks->block_tokens > blocks->n_blocks)
         return kvt_error(KVT_EINVAL, "token %zu is beyond the block table of %zu blocks of %u",
                          end_token - 1, blocks->n_blocks, blocks->block_tokens);
-    if (blocks && blocks->block_stride_tokens && blocks->block_stride_tokens < blocks->block_tokens)
-        return kvt_error(
-            KVT_EINVAL, "block_stride_tokens is %llu: blocks of %u tokens would lie on one another",
-            (unsigned long long)blocks->block_stride_tokens, blocks->block_tokens);
     return KVT_OK;
 }
 

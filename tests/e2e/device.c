@@ -485,8 +485,7 @@ static void test_arguments(const e2e_daemon *d) {
     kvt_layout to;
     kvt_layout_token_major(&w.realm.geometry, 40, w.gpu_part[0], w.gpu_part[1], &to);
     uint32_t blocks[4] = {0, 1, 2, 3};
-    kvt_block_table table = {blocks, 2, 16, 0}, none = {blocks, 4, 0, 0},
-                    dense = {blocks, 4, 16, 1};
+    kvt_block_table table = {blocks, 2, 16, 0}, none = {blocks, 4, 0, 0};
     CHECK_EQ(kvt_decode_device(NULL, 0, 1, 0, 1, &to, NULL, w.stream), KVT_EINVAL);
     CHECK_EQ(kvt_decode_device(lease, 0, 1, 0, 1, NULL, NULL, w.stream), KVT_EINVAL);
     CHECK_EQ(kvt_decode_device(lease, 0, 41, 0, 1, &to, NULL, w.stream), KVT_EINVAL);
@@ -494,7 +493,6 @@ static void test_arguments(const e2e_daemon *d) {
     CHECK_EQ(kvt_decode_device(lease, 0, 40, 0, 1, &to, &table, w.stream), KVT_EINVAL);
     CHECK_EQ(kvt_decode_device(lease, 0, 32, 0, 1, &to, &table, w.stream), KVT_OK);
     CHECK_EQ(kvt_decode_device(lease, 0, 32, 0, 1, &to, &none, w.stream), KVT_EINVAL);
-    CHECK_EQ(kvt_decode_device(lease, 0, 32, 0, 1, &to, &dense, w.stream), KVT_EINVAL);
     CHECK_EQ(kvt_decode_device(lease, 0, 0, 0, 1, &to, NULL, w.stream), KVT_OK);
     CHECK_EQ(kvt_decode_device(lease, 0, 40, 0, 0, &to, NULL, w.stream), KVT_OK);
     CHECK_EQ(kvt_encode_device(lease, 0, 4, &to, NULL, w.stream), KVT_EINVAL); /* has 3 */
