@@ -1,4 +1,4 @@
-/* layout.h - may these rows of a caller's layout be read and written? Private. */
+/* layout.h - where the rows of a caller's layout are, and may they be read and written? Private. */
 #ifndef KVT_CLIENT_LAYOUT_H
 #define KVT_CLIENT_LAYOUT_H
 
@@ -13,5 +13,22 @@
 kvt_status kvt_layout_check(const char *argument, const kvt_layout *layout,
                             const kvt_geometry *geometry, size_t n_layers, size_t n_tokens,
                             int is_paged);
+
+/* The layout as seen from n_tokens tokens further on. */
+static inline kvt_layout kvt_layout_at_token(const kvt_layout *layout, size_t n_tokens) {
+    kvt_layout at = *layout;
+    for (int p = 0; p < 2; p++)
+        if (at.part[p])
+            at.part[p] = (char *)at.part[p] + n_tokens * at.token_stride_bytes[p];
+    return at;
+}
+
+/* And as seen from n_layers layers further on. */
+static inline kvt_layout kvt_layout_at_layer(const kvt_layout *layout, uint32_t n_layers) {
+    kvt_layout at = *layout;
+    for (int p = 0; p < 2; p++)
+        at.part[p] = (char *)at.part[p] + n_layers * at.layer_stride_bytes[p];
+    return at;
+}
 
 #endif

@@ -5,23 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The layout as seen from n_tokens tokens further on. */
-static kvt_layout layout_at(const kvt_layout *layout, size_t n_tokens) {
-    kvt_layout at = *layout;
-    for (int p = 0; p < 2; p++)
-        if (at.part[p])
-            at.part[p] = (char *)at.part[p] + n_tokens * at.token_stride_bytes[p];
-    return at;
-}
-
-/* And as seen from n_layers layers further on. */
-static kvt_layout layers_on(const kvt_layout *layout, uint32_t n_layers) {
-    kvt_layout at = *layout;
-    for (int p = 0; p < 2; p++)
-        at.part[p] = (char *)at.part[p] + n_layers * at.layer_stride_bytes[p];
-    return at;
-}
-
 /* --- decode -------------------------------------------------------------------------------------
  */
 
@@ -70,7 +53,7 @@ static kvt_status decode_rows(const kvt_page_shape *shape, const uint8_t *bytes,
             break;
         page = token / shape->page_tokens;
         r.first_row = (uint32_t)(token % shape->page_tokens);
-        kvt_layout here = layout_at(to, *done);
+        kvt_layout here = kvt_layout_at_token(to, *done);
         if (n_rows_there < r.first_row + r.n_rows)
             return KVT_ECORRUPT;
         if (verify)
@@ -165,7 +148,7 @@ static kvt_status decode_groups(const kvt_lease *lease, row_walk walk, layer_ran
         uint32_t before = 0;
         layer_range own = layers_of(g, group, all, &before);
         rows r = {.first_layer = own.first, .n_layers = own.n, .group = group};
-        kvt_layout here = layers_on(to, before);
+        kvt_layout here = kvt_layout_at_layer(to, before);
         if (own.n > 0)
             status = decode(lease, walk, r, &here);
     }
@@ -400,7 +383,7 @@ static kvt_status encode(kvt_lease *lease, uint32_t page, uint32_t first, uint32
         return status;
     uint8_t *slot = kvt_staging_at(encoded->staging, encoded->slot, &room);
     for (uint32_t group = first; group < end && status == KVT_OK; group++) {
-        kvt_layout here = layers_on(from, n_layers);
+        kvt_layout here = kvt_layout_at_layer(from, n_layers);
         size_t n_bytes = 0;
         encoded->bytes[group] = 0;
         status = encode_into(lease, page, group, n_rows, &here, slot + c->group_offset[group],

@@ -5,6 +5,7 @@
  */
 #include "client/client.h"
 #include "client/cooled.h"
+#include "client/layout.h"
 #include "client/oracle.h"
 #include "client/tool_replay.h"
 #include "client/trace.h"
@@ -142,13 +143,6 @@ static uint64_t check_page(worker *w, const kvt_lease *lease, uint32_t from, uin
     return wrong;
 }
 
-static kvt_layout layout_from(const kvt_layout *layout, uint32_t token) {
-    kvt_layout at = *layout;
-    for (int p = 0; p < 2; p++)
-        at.part[p] = (char *)at.part[p] + token * at.token_stride_bytes[p];
-    return at;
-}
-
 static void check(worker *w, const kvt_lease *lease, uint32_t from, uint32_t n,
                   const kvt_layout *layout) {
     uint32_t page_tokens = w->realm.geometry.page_tokens;
@@ -156,7 +150,7 @@ static void check(worker *w, const kvt_lease *lease, uint32_t from, uint32_t n,
     if (cooled_rungs(w->cooled) == 1)
         wrong = check_rows(w, from, n, layout);
     for (uint32_t at = 0, m; cooled_rungs(w->cooled) > 1 && at < n; at += m) {
-        kvt_layout here = layout_from(layout, at);
+        kvt_layout here = kvt_layout_at_token(layout, at);
         m = n - at < page_tokens ? n - at : page_tokens;
         wrong += check_page(w, lease, from + at, m, &here);
     }

@@ -1,7 +1,7 @@
 /* tier_disk.c - see tier_disk.h. */
 #include "daemon/tier_disk.h"
 #include "client/assert.h"
-#include "daemon/fullness.h"
+#include "daemon/trouble.h"
 #include "daemon/log.h"
 
 #include <stdlib.h>
@@ -30,7 +30,7 @@ struct tier_disk {
     core_job *refused;           /* the disk did not take them: handed back by the next step */
     uint32_t realms[MAX_REALMS]; /* the last ones that were named to the disk, by number */
     uint32_t next_realm;
-    fullness fullness, failures;
+    trouble fullness, failures;
     uint64_t (*now_ms)(void *context);
     char dir[];
 };
@@ -48,24 +48,27 @@ static uint64_t few_bytes(const tier_disk *d) {
     return free_bytes <= LOW_BYTES ? free_bytes : UINT64_MAX;
 }
 
+static int has_status(const disk_request *request, kvt_status status) {
+    uint32_t i = 0;
+    while (i < request->n_items && request->items[i].status != status)
+        i++;
+    return i < request->n_items;
+}
+
 /* A file system that others have filled: nothing else would tell why pages are not written. */
 static void note_full(tier_disk *d, const disk_request *request) {
-    uint32_t n_full = 0, n_good = 0;
-    for (uint32_t i = 0; i < request->n_items; i++) {
-        n_full += request->items[i].status == KVT_EFULL;
-        n_good += request->items[i].status == KVT_OK;
-    }
-    uint64_t free_bytes = n_full > 0 ? few_bytes(d) : UINT64_MAX;
-    switch (fullness_note(&d->fullness, free_bytes != UINT64_MAX, n_good > 0, d->now_ms(NULL))) {
-    case FULLNESS_FULL:
+    uint64_t free_bytes = has_status(request, KVT_EFULL) ? few_bytes(d) : UINT64_MAX;
+    switch (trouble_note(&d->fullness, free_bytes != UINT64_MAX, has_status(request, KVT_OK),
+                         d->now_ms(NULL))) {
+    case TROUBLE_BEGINS:
         log_write(LOG_WARNING,
                   "disk: the file system of %s has %llu KiB left: pages are not written until "
                   "there is room, or some of the tier's go; asked again every few seconds",
                   d->dir, (unsigned long long)free_bytes >> 10);
         break;
-    case FULLNESS_ROOM:
+    case TROUBLE_ENDS:
         log_write(LOG_INFO, "disk: there is room again: for %d s no page was refused",
-                  FULLNESS_CALM_MS / 1000);
+                  TROUBLE_CALM_MS / 1000);
         break;
     default:
         break;
@@ -75,23 +78,18 @@ static void note_full(tier_disk *d, const disk_request *request) {
 /* The same of a disk whose device fails, or that is not to have files of this size. What a process
  * takes with it that dies is another matter, of which disk.c speaks. */
 static void note_failed(tier_disk *d, const disk_request *request) {
-    uint32_t n_failed = 0, n_good = 0;
-    for (uint32_t i = 0; i < request->n_items; i++) {
-        n_failed += request->items[i].status == KVT_EIO;
-        n_good += request->items[i].status == KVT_OK;
-    }
-    int fails = n_failed > 0 && disk_up(d->disk);
-    switch (fullness_note(&d->failures, fails, n_good > 0, d->now_ms(NULL))) {
-    case FULLNESS_FULL:
+    int fails = has_status(request, KVT_EIO) && disk_up(d->disk);
+    switch (trouble_note(&d->failures, fails, has_status(request, KVT_OK), d->now_ms(NULL))) {
+    case TROUBLE_BEGINS:
         log_write(LOG_WARNING,
                   "disk: pages cannot be written to %s: an I/O error (of its device, which the "
                   "kernel's log tells, or a limit of file sizes); they stay in memory alone until "
                   "that works; tried again every few seconds",
                   d->dir);
         break;
-    case FULLNESS_ROOM:
+    case TROUBLE_ENDS:
         log_write(LOG_INFO, "disk: pages can be written again: for %d s none has failed",
-                  FULLNESS_CALM_MS / 1000);
+                  TROUBLE_CALM_MS / 1000);
         break;
     default:
         break;

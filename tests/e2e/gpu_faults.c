@@ -5,6 +5,7 @@
  *
  * Only with KVT_TEST_DEVICE=cuda. With an argument: without the failures, for the planted bugs.
  */
+#include "client/layout.h"
 #include "tests/e2e/e2e.h"
 #include "tests/e2e/gpu.h"
 
@@ -374,9 +375,7 @@ typedef struct layer_job {
 
 static void *decode_layer(void *context) {
     const layer_job *job = context;
-    kvt_layout to = job->p->layout;
-    for (int i = 0; i < 2; i++)
-        to.part[i] = (char *)to.part[i] + job->layer * to.layer_stride_bytes[i];
+    kvt_layout to = kvt_layout_at_layer(&job->p->layout, job->layer);
     CHECK_EQ(
         kvt_decode_device(job->p->lease, 0, PLAIN_TOKENS, job->layer, 1, &to, NULL, GPU_PER_THREAD),
         KVT_OK);
