@@ -525,11 +525,11 @@ kvt_status kvt_encode_group(kvt_lease *lease, size_t page, uint32_t group, const
  * the number of leading tokens of the path that are held now.
  *
  * A page that somebody else sealed meanwhile counts as sealed. KVT_OK: all are. Otherwise the
- * status of the first that is not: KVT_EORDER (a page in front is missing), KVT_EFULL,
- * KVT_ECORRUPT, KVT_ESTALE, and those of the connection. The ones before it are sealed.
- * When no page of a claim is sealed for the daemon's claim_ms, others may compute its pages, and
- * where their claims find no room, they take its places from the end of the path on: sealing such a
- * page is KVT_EFULL, and kvt_wait brings claimed_tokens up to date.
+ * status of the first that is not: KVT_EORDER (a page in front is missing), KVT_EFULL, KVT_EBUSY
+ * (up to the time-out room was only on its way), KVT_ECORRUPT, KVT_ESTALE, the connection's. Those
+ * before it are sealed. When no page of a claim is sealed for the daemon's claim_ms, others may
+ * compute its pages, and where their claims find no room, they take its places from the end of the
+ * path on: sealing such a page is KVT_EFULL, and kvt_wait brings claimed_tokens up to date.
  */
 kvt_status kvt_seal(kvt_lease *lease, size_t *ret_sealed_tokens);
 

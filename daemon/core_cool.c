@@ -581,6 +581,10 @@ uint32_t cooling_refs_of(const core *c, uint32_t *refs, int in_host) {
     return n;
 }
 
+page_handle cooling_page(const core *c, uint32_t i) {
+    return c->cooling && i < c->cooling->job.n_copies ? c->cooling->copies[i].page : 0;
+}
+
 const char *cooling_fault(const core *c, uint32_t index) {
     const cooling *k = c->cooling;
     if (!k)

@@ -48,8 +48,7 @@ static kvt_status seal_take(core *c, core_job *job, radix_node node, uint32_t sl
     KVT_ASSERT(arena != ARENA_NONE); /* its worker has come */
     kvt_status status = frame_alloc(c, arena, page->bytes, &frame);
     if (status != KVT_OK) {
-        c->counts.seals_refused_full += status == KVT_EFULL;
-        c->wanted_bytes = page->bytes;
+        c->wanted_bytes = status == KVT_EFULL ? page->bytes : 0;
         return status;
     }
     radix_tokens(c->tree, node, &rows);
@@ -179,22 +178,28 @@ static uint32_t pages_of_path(const core *c, const lease *l) {
     return n;
 }
 
+static uint32_t arena_of(const core *c, const session *s) {
+    return c->config.n_arenas > 1 ? s->arena - 1 : 0;
+}
+
 /* Not one page of the message was taken: the figures say why. Free bytes are of use to a page only
- * where they lie together; and what keeps a small arena full may be the path itself. */
+ * where they lie together; and what keeps a small arena full may be the path itself. Where pages
+ * can go as soon as a job has copied them, that is a matter of milliseconds: the worker's library
+ * asks again. */
 static void refuse_full(core *c, request *rq, const lease *l) {
     core_counts n;
     core_arena_counts of;
-    uint32_t arena = c->config.n_arenas > 1 ? rq->session->arena - 1 : 0;
+    uint32_t arena = arena_of(c, rq->session);
+    int is_coming = room_is_coming(c, arena);
     const char *gpu = c->config.n_arenas > 1 ? c->arenas[arena].gpu : "";
     core_count(c, &n);
     core_count_arena(c, arena, &of);
     uint32_t own = pages_of_path(c, l), moving = pages_in_jobs(c);
-    const char *cure = own >= n.pages_pinned && moving == 0
-                           ? "Enlarge its arena, which this path alone fills"
-                       : moving > 0 ? "Ask again, or enlarge its arena"
-                                    : "Release leases, unpin, or enlarge its arena";
+    const char *cure = is_coming               ? "Ask again, or enlarge its arena"
+                       : own >= n.pages_pinned ? "Enlarge its arena, which this path alone fills"
+                                               : "Release leases, unpin, or enlarge its arena";
     refuse(
-        c, rq, KVT_EFULL,
+        c, rq, is_coming ? KVT_EBUSY : KVT_EFULL,
         "tenant %s has %llu of %llu bytes of its arena%s%s in use, in %llu pages; a page of %llu "
         "finds no room: what is free lies in pieces of at most %llu. %llu pages are leased or "
         "pinned, %u of them by this lease, %u are being copied and %llu can go%s. %s",
@@ -262,7 +267,9 @@ void serve_seal(core *c, request *rq) {
                       .rank = l->rank,
                       .first_page = first.page,
                       .next = next};
+    c->wanted_bytes = 0;
     job->refused = seal_take_all(c, s, l, &req, job);
+    c->counts.seals_refused_full += c->wanted_bytes > 0 && !room_is_coming(c, arena_of(c, s));
     if (job->n_copies == 0 && job->refused == KVT_EFULL && !is_held(c, c->path[0])) {
         refuse_full(c, rq, l);
         return;

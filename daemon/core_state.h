@@ -415,7 +415,7 @@ struct core {
     int draining;
     core_counts counts;    /* the counters; the rest is filled in when asked for */
     uint64_t freed_bytes;  /* of the arenas' frames that were given up for room, in all */
-    uint64_t wanted_bytes; /* of the page that found no room last */
+    uint64_t wanted_bytes; /* of the page of this SEAL that found no room; 0: all did */
 
     uint32_t *tokens;       /* scratch: the tokens of one acquire */
     const uint32_t *asked;  /* of the ACQUIRE being served: tokens, or where they stand in it */
@@ -749,7 +749,9 @@ uint32_t order_coldest(core *c, order *in, uint64_t (*key_of)(const core *, page
                        int (*is_in_use)(const core *, page_handle));
 int page_is_in_use(const core *c, page_handle page); /* as a reader may see it now */
 int room_device(core *c, uint32_t arena);            /* one frame of it is free; 0: none could be */
-int room_device_page(core *c, page_handle page);     /* that of this page */
+/* Can pages leave it that stay only as long as a job reads them? */
+int room_is_coming(const core *c, uint32_t arena);
+int room_device_page(core *c, page_handle page); /* that of this page */
 /* A host frame, for a page of this key. */
 kvt_status room_host(core *c, uint64_t bytes, uint64_t for_key, uint32_t *ret_frame);
 void tier_never(core *c, page_handle page);
@@ -823,6 +825,7 @@ int cooling_is_idle(const core *c);
 int cooling_has_ended(const core *c, uint64_t last_job);
 /* Frames that its job has and no page has yet; the job's pages are added to refs (may be NULL). */
 uint32_t cooling_refs_of(const core *c, uint32_t *refs, int in_host);
+page_handle cooling_page(const core *c, uint32_t i); /* of the job that cools; 0: no more */
 const char *cooling_fault(const core *c, uint32_t index);
 
 /* --- core_evict.c --- */

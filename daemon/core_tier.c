@@ -402,7 +402,7 @@ void tier_forget(core *c, uint32_t index) {
     *at = (tier_page){0};
 }
 
-/* --- audit -------------------------------------------------------------------------------------
+/* --- what jobs hold ----------------------------------------------------------------------------
  */
 
 static int job_is_free(const tiers *t, const core_job *job) {
@@ -430,6 +430,34 @@ uint32_t tiers_frames_of(const core *c, core_job_kind kind, core_job_kind other)
     }
     return n;
 }
+
+/* Will the page's frame be free, or can be, as soon as the job is done that reads it? */
+static int leaves_arena(const core *c, page_handle page, uint32_t arena) {
+    const page_entry *entry = page_get(c->pages, page);
+    if (entry->frame == PAGE_NO_FRAME || frame_arena(c, entry->frame) != arena ||
+        page_is_viewed(c, page))
+        return 0;
+    return entry->node == RADIX_NONE || !radix_is_busy(c->tree, entry->node);
+}
+
+int room_is_coming(const core *c, uint32_t arena) {
+    page_handle page;
+    for (uint32_t i = 0; (page = cooling_page(c, i)) != 0; i++)
+        if (leaves_arena(c, page, arena))
+            return 1;
+    for (uint32_t i = 0; c->tiers && i < TIER_JOBS; i++) {
+        const core_job *job = &c->tiers->jobs[i];
+        if (job->kind != CORE_JOB_DOWN || job_is_free(c->tiers, job))
+            continue;
+        for (uint32_t k = 0; k < job->n_copies; k++)
+            if (leaves_arena(c, job->copies[k].page, arena))
+                return 1;
+    }
+    return 0;
+}
+
+/* --- audit -------------------------------------------------------------------------------------
+ */
 
 /* Is it where it should be, and nowhere else? */
 static int listed_right(const core *c, uint32_t index, const page_entry *entry) {

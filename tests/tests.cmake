@@ -94,6 +94,7 @@ kvt_test(test_json_scan SOURCES test_json_scan.c LIBS kvt_config)
 kvt_test(test_config SOURCES test_config.c LIBS kvt_config)
 kvt_test(test_trouble SOURCES test_trouble.c LIBS kvt_daemon)
 kvt_test(test_health SOURCES test_health.c LIBS kvt_daemon)
+kvt_test(test_seal_room SOURCES test_seal_room.c LIBS kvt_core)
 kvt_test(test_inbox SOURCES test_inbox.c LIBS kvt_daemon LABELS threads)
 kvt_test(test_jobs SOURCES test_jobs.c LIBS kvt_daemon LABELS threads)
 
