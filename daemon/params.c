@@ -327,7 +327,9 @@ const param params[] = {
          "Room for pages in the memory of the host, below the arena: pages are copied there "
          "before they have to leave the arena, and come back when they are asked for. 0: no "
          "such tier, or, with a `disk_dir`, 64MiB, since pages go to disk and come back through "
-         "it. Reserved at start, like the arena."},
+         "it. It has places for as many pages as fit if each takes 4KiB, and at least 1024; where "
+         "`max_pages` is set and more, for as many as that, if they fit. Reserved at start, like "
+         "the arena."},
     {.name = "disk_dir",
      .type = PARAM_TEXT,
      .flags = PARAM_PATH | PARAM_EMPTY,

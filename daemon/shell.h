@@ -102,6 +102,7 @@ void shell_close(shell *sh, int code);
  * records on disk may take in all, 0 without a disk. */
 int tenant_open_tiers(tenant *t);
 uint64_t tenant_disk_room(const tenant *t);
+uint32_t tenant_host_frames(const tenant *t); /* pages that its host tier has places for */
 
 /* A tenant to whom nobody was said to belong is that of the daemon's own user. */
 void shell_own_user(const shell *sh, param_values *values);

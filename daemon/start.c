@@ -281,7 +281,7 @@ static kvt_status open_core(tenant *t, char *why, size_t why_bytes) {
         .event_tokens = v->event_tokens != 0,
         .max_pinned_bytes = v->max_pinned ? v->max_pinned : t->n_arenas * header->data_bytes / 2,
         .host_bytes = t->host.bytes,
-        .max_host_frames = arena_auto_pages(t->host.bytes),
+        .max_host_frames = tenant_host_frames(t),
         .disk_bytes = tenant_disk_room(t),
         .promote_wait_ms = (uint32_t)v->promote_wait_ms,
         .ladder = v->ladder,

@@ -114,3 +114,13 @@ uint64_t tenant_disk_room(const tenant *t) {
     tier_disk_count(t->disk, &stats);
     return stats.map_bytes;
 }
+
+/* As for the arena: of pages of 4 KiB and more all that fit. Who has smaller ones says so by
+ * `max_pages`, else the budget would stay empty for want of places; one takes some 30 bytes. */
+uint32_t tenant_host_frames(const tenant *t) {
+    enum { SMALLEST_PAGE = 256 };
+    uint64_t known = t->values->max_pages, fit = t->host.bytes / SMALLEST_PAGE;
+    uint64_t small = known < fit ? known : fit;
+    uint32_t usual = arena_auto_pages(t->host.bytes);
+    return small > usual ? (uint32_t)small : usual;
+}

@@ -181,6 +181,37 @@ static void in_pieces(void) {
     e2e_finish(&d);
 }
 
+/* --- pages that are small -----------------------------------------------------------------------
+ */
+
+/* Of pages smaller than 4 KiB the host tier takes as many as its bytes have room for. */
+static void small_in_host(void) {
+    enum { PAGES = 20, TOKENS = PAGES * 16, USUAL = 1024, MOST = 300 };
+    static uint16_t part[2][4 * TOKENS];
+    e2e_daemon d = {0};
+    kvt_client *client;
+    kvt_realm realm = {.model = "small pages"};
+    kvt_layout layout;
+    const char *settings[] = {"arena=1MiB", "host=1MiB", "max_pages=4000", NULL};
+    kvt_geometry_init(&realm.geometry, 1, 1, 4, 16);
+    kvt_layout_token_major(&realm.geometry, TOKENS, part[0], part[1], &layout);
+    e2e_start(&d, settings);
+    CHECK_EQ(kvt_open(&(kvt_options){.socket = d.socket}, &realm, &client), KVT_OK);
+    for (uint32_t path = 0; e2e_count(&d, "pages_host") < USUAL + USUAL / 2; path++) {
+        uint32_t tokens[TOKENS] = {path};
+        kvt_lease *lease;
+        CHECK_MSG(path < MOST, "%llu pages are in the host tier, which has room for more",
+                  (unsigned long long)e2e_count(&d, "pages_host"));
+        CHECK_EQ(kvt_acquire(client, tokens, TOKENS, KVT_CLAIM, &lease), KVT_OK);
+        for (uint32_t page = 0; page < PAGES; page++)
+            CHECK_EQ(kvt_encode(lease, page, &layout), KVT_OK);
+        CHECK_EQ(kvt_seal(lease, NULL), KVT_OK);
+        CHECK_EQ(kvt_release(lease), KVT_OK);
+    }
+    kvt_close(client);
+    e2e_finish(&d);
+}
+
 static void too_large(void) {
     e2e_daemon d = {0};
     e2e_worker w;
@@ -320,6 +351,7 @@ static void many_budgets(void) {
 
 int main(int argc, char **argv) {
     too_large();
+    small_in_host();
     full_in_figures();
     in_pieces();
     full_for_a_while();
