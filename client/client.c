@@ -168,6 +168,15 @@ static kvt_status default_socket(char *path, size_t path_bytes) {
     return KVT_OK;
 }
 
+/* A number, or a place as CUDA writes it: domain:bus:device.function. */
+static int is_gpu_name(const char *gpu) {
+    size_t bytes = strlen(gpu);
+    if (bytes == 0 || bytes > KVT_WIRE_MAX_GPU)
+        return 0;
+    return strspn(gpu, "0123456789") == bytes ||
+           (strchr(gpu, ':') && strspn(gpu, "0123456789abcdefABCDEF:.") == bytes);
+}
+
 static kvt_status take_options(kvt_client *c, const kvt_options *options) {
     static const kvt_options none;
     char path[256];
@@ -180,7 +189,7 @@ static kvt_status take_options(kvt_client *c, const kvt_options *options) {
     if (o->name && strlen(o->name) > KVT_WIRE_MAX_PATH)
         return kvt_error(KVT_ELIMIT, "options.name has %zu bytes; at most %d are possible",
                          strlen(o->name), KVT_WIRE_MAX_PATH);
-    if (o->gpu && (!o->gpu[0] || strlen(o->gpu) > KVT_WIRE_MAX_GPU))
+    if (o->gpu && !is_gpu_name(o->gpu))
         return kvt_error(KVT_EINVAL,
                          "options.gpu is \"%.40s\": a number, or a place on the bus such as "
                          "0000:01:00.0, is needed",

@@ -80,7 +80,8 @@ typedef struct kvt_device_ops {
     /* Opens a worker's staging area in this device's memory (KVT_EINVAL: in another's), copies out
      * of it as write_file does, and closes it again (no write_staged may be under way; NULL is
      * accepted). The description is a worker's word. Errors as kvt_cuda_open_memory; write_staged:
-     * KVT_EIO; unstage: KVT_EIO, and the area is still open, so nobody may free it. */
+     * KVT_EIO; unstage: KVT_EIO, and the area stays open until this process ends, so nobody may
+     * free it (staged itself is gone either way). */
     kvt_status (*stage)(kvt_device *device, const kvt_wire_memory *memory, kvt_staged **ret_staged);
     kvt_status (*unstage)(kvt_device *device, kvt_staged *staged);
     kvt_status (*write_staged)(kvt_device *device, uint64_t offset, const kvt_staged *staged,

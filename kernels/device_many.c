@@ -103,8 +103,7 @@ static kvt_status many_unstage(kvt_device *device, kvt_staged *staged) {
     if (!staged)
         return KVT_OK;
     kvt_status status = staged->device->ops->unstage(staged->device, staged->staged);
-    if (status == KVT_OK)
-        free(staged);
+    free(staged);
     return status;
 }
 

@@ -89,8 +89,11 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle) {
     cell->recorder = st.owner;
     uint64_t number = __atomic_add_fetch(&cell->recorded, 1, __ATOMIC_SEQ_CST);
     submit(stream, [event, cell, number] {
+        uint64_t seen = load(&cell->completed); /* a later record's, of another stream, stays */
+        while (seen < number && !__atomic_compare_exchange_n(&cell->completed, &seen, number, false,
+                                                             __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+        }
         event->completed_at = clock::now();
-        __atomic_store_n(&cell->completed, number, __ATOMIC_SEQ_CST);
         return true;
     });
     event->stream = stream;

@@ -6,8 +6,11 @@
  *              ^ map                                                    ^ a page's end
  *
  * The allocation stands against the guard behind it, so that an access past its end faults; under
- * AddressSanitizer the gap in front and the last bytes up to 256 are poisoned too. All of it is
- * PROT_NONE except while the GPU thread works: a host access to a device pointer faults.
+ * AddressSanitizer the gap in front and the last bytes up to 256 are poisoned too. A host access to
+ * a device pointer faults: the memory carries its device's protection key, to which only the thread
+ * that does the GPU's work has the right, and only while it does it. On a processor without such
+ * keys, or without one left, the memory is PROT_NONE between two pieces of work instead, for all
+ * threads: that costs a walk through all page tables for each.
  */
 #include "tests/cuda/fake_state.h"
 
@@ -30,6 +33,15 @@ struct memory_cell {
     process importers[PAGE / sizeof(process)];
 };
 enum { N_IMPORTERS = sizeof(memory_cell) / sizeof(process) };
+
+enum { NO_KEY = -1 };
+
+static int key_of(int device) {
+    static int keys[MAX_DEVICES]; /* 0: not asked for */
+    if (keys[device] == 0)
+        keys[device] = pkey_alloc(0, PKEY_DISABLE_ACCESS);
+    return keys[device] > 0 ? keys[device] : NO_KEY;
+}
 
 static size_t round_up(size_t n, size_t to) {
     return (n + to - 1) / to * to;
@@ -74,10 +86,14 @@ bool map_device(int device, const shared_file &file, size_t bytes, bool imported
     else
         memset(map, POISON, map_bytes);
     munmap(cell, PAGE);
-    mprotect(map, map_bytes, PROT_NONE);
+    int key = key_of(device);
+    if (key == NO_KEY || pkey_mprotect(map, map_bytes, PROT_READ | PROT_WRITE, key) != 0) {
+        key = NO_KEY;
+        mprotect(map, map_bytes, PROT_NONE);
+    }
     poison(map, gap);
     poison(map + gap + bytes, map_bytes - gap - bytes);
-    st.device[map + gap] = {device, map, map_bytes, bytes, file, imported, false};
+    st.device[map + gap] = {device, map, map_bytes, bytes, file, key, imported, false};
     *ret_at = map + gap;
     return true;
 }
@@ -169,16 +185,26 @@ void check_device(const void *at, size_t bytes, const CUstream_st *stream) {
         misuse("memory of device %d is used in a stream of device %d", m->device, stream->device);
 }
 
-/* Of the device whose stream works now: a kernel that reaches into another's faults. */
+/* A kernel that reaches into the memory of another device than the one whose stream works faults.
+ */
 void open_guards(int device) {
-    for (const auto &entry : st.device)
-        if (entry.second.device == device)
-            mprotect(entry.second.map, entry.second.map_bytes, PROT_READ | PROT_WRITE);
+    if (key_of(device) != NO_KEY)
+        pkey_set(key_of(device), 0);
+    for (const auto &entry : st.device) {
+        const mapping &m = entry.second;
+        if (m.device == device && m.key == NO_KEY)
+            mprotect(m.map, m.map_bytes, PROT_READ | PROT_WRITE);
+    }
 }
 
-void close_guards() {
-    for (const auto &entry : st.device)
-        mprotect(entry.second.map, entry.second.map_bytes, PROT_NONE);
+void close_guards(int device) {
+    if (key_of(device) != NO_KEY)
+        pkey_set(key_of(device), PKEY_DISABLE_ACCESS);
+    for (const auto &entry : st.device) {
+        const mapping &m = entry.second;
+        if (m.key == NO_KEY)
+            mprotect(m.map, m.map_bytes, PROT_NONE);
+    }
 }
 
 } // namespace fake

@@ -74,10 +74,11 @@ namespace fake {
 /* A run of device memory in this process's address space, between two guards. */
 struct mapping {
     int device;
-    char *map; /* [map, map + map_bytes) is accessible to the GPU thread while it works */
+    char *map; /* [map, map + map_bytes) is accessible to whoever does the GPU's work */
     size_t map_bytes;
     size_t bytes; /* of the allocation, at the address it is known by */
     shared_file file;
+    int key; /* its device's protection key, or -1 */
     bool imported;
     bool exported; /* its handle was asked for */
 };
@@ -135,9 +136,9 @@ void check_device(const void *at, size_t bytes, const CUstream_st *stream);
 bool touches_device(const void *at);
 bool is_pinned(const void *at, size_t bytes);
 bool map_device(int device, const shared_file &file, size_t bytes, bool imported, void **ret_at);
-/* A device's memory becomes accessible: for the GPU thread, while that works. */
+/* A device's memory becomes accessible for the calling thread, while that does the GPU's work. */
 void open_guards(int device);
-void close_guards(); /* and a fault again, for the host */
+void close_guards(int device); /* and a fault again */
 
 /* streams */
 CUstream_st *stream_of(cudaStream_t stream); /* NULL: no such stream */

@@ -146,7 +146,7 @@ static void run_one(lock &l, CUstream_st *stream) {
     l.unlock();
     bool done = run();
     l.lock();
-    close_guards();
+    close_guards(stream->device);
     st.busy = false;
     stream->blocked = !done;
     if (done) {

@@ -83,6 +83,13 @@ static void test_late(void) {
     CUDA(cudaMemsetAsync(device, 98, BYTES, first));
     CUDA(cudaEventRecord(event, first));
     CUDA(cudaEventSynchronize(event));
+    /* Of two records the later counts, whichever the GPU comes to first. */
+    CUDA(cudaMemsetAsync(device, 97, BYTES, first));
+    CUDA(cudaEventRecord(event, first));
+    CUDA(cudaEventRecord(event, second));
+    CUDA(cudaStreamSynchronize(second));
+    CUDA(cudaStreamSynchronize(first));
+    CUDA(cudaEventQuery(event));
     CUDA(cudaStreamDestroy(first));
     CUDA(cudaStreamDestroy(second));
     CUDA(cudaEventDestroy(event));

@@ -292,7 +292,9 @@ static void test_places(void) {
     refused(&d, 0, "0000:02:00.0", KVT_EBUSY, "another salt");
     refused(&d, 0, "7", KVT_ENOTSUP, "2 CUDA devices");
     refused(&d, 0, "0000:0A:00.0", KVT_ENOTSUP, "0000:01:00.0, 0000:02:00.0");
-    refused(&d, 0, "", KVT_EINVAL, "options.gpu");
+    static const char *const no_names[] = {"", " 0", "-1", "0x1", "gpu:0"};
+    for (size_t i = 0; i < sizeof no_names / sizeof *no_names; i++)
+        refused(&d, 0, no_names[i], KVT_EINVAL, "options.gpu is");
     /* With a salt of its own a worker may be anywhere; on the same GPU it shares. */
     set_gpu(1);
     CHECK_EQ(open_on(&b, &d, 1, 0, "b", NULL), KVT_OK);
