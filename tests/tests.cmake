@@ -28,7 +28,7 @@ kvt_test(test_view_rows SOURCES test_view_rows.c LIBS kvt_core)
 if(KVT_SANITIZE)
     set(sim_seeds 200)
 else()
-    set(sim_seeds 1500)
+    set(sim_seeds 1000)
 endif()
 kvt_test(sim SOURCES sim/main.c sim/clock.c sim/world.c sim/daemon.c sim/worker.c sim/keep.c
          sim/mirror.c sim/payload.c sim/ranks.c sim/disk.c sim/view.c LIBS kvt_core kvt_device
