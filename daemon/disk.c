@@ -20,6 +20,7 @@ enum {
     DEFAULT_LOCK_WAIT_MS = 5000,
     DEFAULT_STALL_MS = 30000,
     REAP_LIMIT_MS = 2000, /* for a process that was sent SIGKILL */
+    STOP_LOOK_MS = 100,   /* how often it is asked whether disk_open is to go on */
 };
 
 /* --- realms ------------------------------------------------------------------------------------
@@ -601,12 +602,29 @@ static void wait_until(disk *d, uint64_t end_ms) {
     poll(&any, 1, end_ms > now ? (int)(end_ms - now < 1000 ? end_ms - now : 1000) : 0);
 }
 
+/* A process that waits within the kernel for a disk that does not answer ends when that does: it is
+ * not waited for longer than this. */
+static void end_helper(disk *d) {
+    uint64_t end_ms = disk_now_ms() + REAP_LIMIT_MS;
+    d->closing = 1;
+    disk_kill(d);
+    while (d->pid && disk_now_ms() < end_ms) {
+        wait_until(d, end_ms);
+        disk_step(d);
+    }
+}
+
 /* A file that its helper dies of is looked through by the next one, and moved aside by the third.
  */
 static kvt_status open_first(disk *d, char *why, size_t why_bytes) {
     kvt_status status = disk_spawn(d, why, why_bytes);
     while (status == KVT_OK && d->phase != DISK_UP) {
-        wait_until(d, disk_now_ms() + 1000);
+        wait_until(d, disk_now_ms() + STOP_LOOK_MS);
+        if (d->options.is_stopped && d->options.is_stopped(d->options.context)) {
+            end_helper(d);
+            return kvt_say(why, why_bytes, KVT_ECANCELED, "%s: stopped before it was open",
+                           d->options.dir);
+        }
         clear_timer(d);
         receive(d, STEP_MESSAGES);
         disk_watch(d);
@@ -658,12 +676,7 @@ void disk_close(disk *d, uint32_t limit_ms) {
         wait_until(d, end_ms);
         disk_step(d);
     }
-    disk_kill(d);
-    end_ms = disk_now_ms() + REAP_LIMIT_MS;
-    while (d->pid && disk_now_ms() < end_ms) {
-        wait_until(d, end_ms);
-        disk_step(d);
-    }
+    end_helper(d);
     disk_fail_all(d);
     disk_free(d);
 }

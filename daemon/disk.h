@@ -115,6 +115,9 @@ typedef struct disk_options {
                               0 = 30000 */
 
     void *context;
+    /* Asked while disk_open waits: nonzero, and it ends with KVT_ECANCELED, the helper with
+     * SIGKILL. May be NULL. */
+    int (*is_stopped)(void *context);
     /* Called by disk_step, disk_close alone. May submit. */
     void (*done)(void *context, disk_request *request);
     /* A realm that the file knows: returns the daemon's number for it (calling disk_realm with it
@@ -135,7 +138,7 @@ typedef struct disk_options {
 /*
  * Starts the helper and waits until it has the directory and the file's usage is known; the scan
  * then runs beside requests. Before any other thread is a good time, but any will do. KVT_EBUSY:
- * another daemon has the directory. Others: with a sentence in why.
+ * another daemon has the directory. KVT_ECANCELED: is_stopped. Others: with a sentence in why.
  */
 kvt_status disk_open(const disk_options *options, char *why, size_t why_bytes, disk **ret_disk);
 

@@ -10,7 +10,7 @@
  */
 #include "daemon/disk_helper.h"
 #include "client/assert.h"
-#include "daemon/disk_orphan.h"
+#include "daemon/disk_holder.h"
 #include "daemon/disk_wire.h"
 #include "kernels/say.h"
 
@@ -31,8 +31,6 @@
 #include <unistd.h>
 
 enum {
-    KILLED_LOCK_WAIT_MS = 10000,       /* for an orphan's lock */
-    ORPHAN_SECONDS = 5,                /* after the daemon's death, to end what is under way */
     SCAN_RECORDS = 4 * DISK_MAX_ITEMS, /* of a slice */
     WRITE_BYTES = 1 << 20,             /* of a transaction, unless one page is larger */
     VERIFY_BYTES = 4 << 20,            /* of a slice */
@@ -563,21 +561,16 @@ static void run(helper *h) {
 /* --- starting ----------------------------------------------------------------------------------
  */
 
-static void orphaned(int number) {
-    (void)number;
-    alarm(ORPHAN_SECONDS);
-}
-
 static void be_a_helper(int parent) {
     static const int ignored[] = {SIGTERM, SIGINT, SIGHUP, SIGPIPE, SIGXFSZ, SIGQUIT};
-    struct sigaction action = {.sa_handler = orphaned, .sa_flags = SA_RESTART};
     const struct rlimit none = {0, 0};
     for (size_t i = 0; i < sizeof ignored / sizeof ignored[0]; i++)
         signal(ignored[i], SIG_IGN); /* it is the daemon that is told to stop */
-    /* The socket's end says that the daemon is gone; this is for when nobody looks at the socket,
-     * because of an endless loop in a damaged file. */
-    sigaction(SIGUSR1, &action, NULL);
-    prctl(PR_SET_PDEATHSIG, SIGUSR1);
+    /* The socket's end says that the daemon is gone; this is for when nobody looks at the socket:
+     * in an endless loop in a damaged file, while the disk does not answer, stopped. The file can
+     * be used after a kill at any point. Who was late to ask for it sees that his parent is
+     * another. */
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
         _exit(DISK_EXIT_ORPHAN);
     prctl(PR_SET_NAME, "kvtrunkd-disk");
@@ -631,15 +624,8 @@ static kvt_status open_tier(helper *h, char **argv, char *why, size_t why_bytes)
         return KVT_ENOMEM;
     }
     kvt_status status = tier_open(&options, why, why_bytes, &h->tier);
-    int holder = status == KVT_EBUSY ? disk_lock_holder(options.dir) : 0;
-    if (holder && disk_orphan_end(holder, options.dir)) {
-        options.lock_wait_ms = KILLED_LOCK_WAIT_MS;
-        status = tier_open(&options, why, why_bytes, &h->tier);
-    }
-    if (holder && status == KVT_EBUSY)
-        kvt_say(why, why_bytes, KVT_EBUSY,
-                "%s: process %d has this disk tier; end it, or choose another directory",
-                options.dir, holder);
+    if (status == KVT_EBUSY)
+        disk_holder_say(options.dir, why, why_bytes);
     return status;
 }
 

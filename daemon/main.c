@@ -54,6 +54,8 @@ static int serve(const options *o, const config *c) {
     int code = shell_open(&sh, o, c);
     if (code == EXIT_CODE_OK)
         code = shell_run(&sh);
+    else if (sh.is_stopped)
+        code = EXIT_CODE_OK;
     shell_close(&sh, code);
     if (code == EXIT_CODE_OK)
         log_write(LOG_INFO, "stopped");

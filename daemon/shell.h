@@ -88,6 +88,7 @@ struct shell {
     uint32_t own_pipes[SERVER_OWN_PIPES];
     uint64_t watchdog_due_ms, status_due_ms;
     int draining, stop_now;
+    int is_stopped; /* shell_open has failed because it was to end */
     uint64_t drain_end_ms, idle_since_ms;
 };
 

@@ -7,6 +7,7 @@
 #include "daemon/shell.h"
 #include "store/frames.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <sys/epoll.h>
 #include <sys/stat.h>
@@ -30,6 +31,15 @@ static int code_of(kvt_status status) {
     }
 }
 
+/* SIGTERM and SIGINT are blocked, and wait for the loop to take them; but what is opened may never
+ * be open, on a disk that does not answer. */
+static int is_stopped(void *context) {
+    sigset_t waiting;
+    (void)context;
+    return sigpending(&waiting) == 0 &&
+           (sigismember(&waiting, SIGTERM) > 0 || sigismember(&waiting, SIGINT) > 0);
+}
+
 /* Before the tenant's threads are started: the helper process then has the least to do with them. A
  * directory that several tenants name has one for each of them in it. */
 static int open_disk(tenant *t) {
@@ -46,12 +56,18 @@ static int open_disk(tenant *t) {
                                 .budget_bytes = v->disk,
                                 .host_fd = t->host.fd,
                                 .host_bytes = t->host.bytes,
-                                .now_ms = shell_now_ms};
+                                .now_ms = shell_now_ms,
+                                .is_stopped = is_stopped};
     notify_send("STATUS=opening %s", dir);
     kvt_status status = tier_disk_open(&wanted, why, sizeof why, &t->disk);
     if (status == KVT_OK &&
         epoll_ctl(t->shell->epoll_fd, EPOLL_CTL_ADD, tier_disk_fd(t->disk), &event) == 0)
         return EXIT_CODE_OK;
+    if (status == KVT_ECANCELED) {
+        log_write(LOG_INFO, "stopping while the disk tier is opened: %s", why);
+        t->shell->is_stopped = 1;
+        return EXIT_CODE_FAILED;
+    }
     log_write(LOG_ERROR, "disk_dir %s: %s", dir, why[0] ? why : kvt_status_text(status));
     return code_of(status);
 }

@@ -32,6 +32,7 @@ struct tier_disk {
     uint32_t next_realm;
     trouble fullness, failures;
     uint64_t (*now_ms)(void *context);
+    int (*is_stopped)(void *context);
     char dir[];
 };
 
@@ -116,6 +117,11 @@ static void on_done(void *context, disk_request *request) {
     core_job_done(d->core, job);
 }
 
+static int on_is_stopped(void *context) {
+    const tier_disk *d = context;
+    return d->is_stopped && d->is_stopped(NULL);
+}
+
 static uint32_t on_realm(void *context, const void *bytes, size_t n_bytes) {
     tier_disk *d = context;
     /* No core: the start has failed, and the disk is being closed again. */
@@ -174,6 +180,7 @@ kvt_status tier_disk_open(const tier_disk_options *options, char *why, size_t wh
         return KVT_ENOMEM;
     memcpy(d->dir, options->dir, dir_bytes);
     d->now_ms = options->now_ms;
+    d->is_stopped = options->is_stopped;
     for (uint32_t i = 0; i < MAX_REQUESTS; i++) {
         d->slots[i].next = d->free_slots;
         d->free_slots = &d->slots[i];
@@ -185,6 +192,7 @@ kvt_status tier_disk_open(const tier_disk_options *options, char *why, size_t wh
                            .max_requests = MAX_REQUESTS,
                            .lock_wait_ms = LOCK_WAIT_MS,
                            .context = d,
+                           .is_stopped = on_is_stopped,
                            .done = on_done,
                            .found_realm = on_realm,
                            .found = on_found,

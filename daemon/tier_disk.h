@@ -16,6 +16,7 @@ typedef struct tier_disk_options {
     int host_fd;
     uint64_t host_bytes;
     uint64_t (*now_ms)(void *context); /* the core's clock */
+    int (*is_stopped)(void *context);  /* while it is opened: see disk.h; its context is NULL */
 } tier_disk_options;
 
 /* Starts the disk; what it finds is told to the core that tier_disk_serve names. Errors as

@@ -1,14 +1,12 @@
-/* disk_orphan.c - see disk_orphan.h. Whatever /proc does not say is not known: 0. */
-#include "daemon/disk_orphan.h"
+/* disk_holder.c - see disk_holder.h. Whatever /proc does not say is not known: 0. */
+#include "daemon/disk_holder.h"
 #include "daemon/disk_wire.h"
 
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
@@ -40,7 +38,7 @@ static int holder_of(const char *path) {
 }
 
 /* Somebody may have removed the file since it was locked. */
-int disk_lock_holder(const char *dir) {
+static int lock_holder(const char *dir) {
     char path[1100];
     snprintf(path, sizeof path, "%s/lock", dir);
     int holder = holder_of(path);
@@ -68,8 +66,9 @@ static int parent_of(int pid) {
     return end && sscanf(end, ") %*c %d", &parent) == 1 ? parent : 0;
 }
 
-/* Its arguments say that it is a helper of this directory, and whose; another is its parent now. */
-static int is_orphan(int pid, const char *dir) {
+/* The daemon that started it, if its arguments say that it is a helper of this directory; 0: it is
+ * something else. */
+static int daemon_of(int pid, const char *dir) {
     char text[4096];
     const char *arguments[8] = {NULL};
     struct stat its, ours;
@@ -81,16 +80,21 @@ static int is_orphan(int pid, const char *dir) {
         stat(arguments[2], &its) != 0 || stat(dir, &ours) != 0 || its.st_ino != ours.st_ino ||
         its.st_dev != ours.st_dev)
         return 0;
-    int parent = parent_of(pid);
-    return parent > 0 && parent != (int)strtol(arguments[7], NULL, 10);
+    return (int)strtol(arguments[7], NULL, 10);
 }
 
-int disk_orphan_end(int pid, const char *dir) {
-    int fd = (int)syscall(SYS_pidfd_open, pid, 0), ended = 0;
-    /* Looked at when the number cannot become another process's any more. */
-    if (fd >= 0 && is_orphan(pid, dir))
-        ended = syscall(SYS_pidfd_send_signal, fd, SIGKILL, NULL, 0) == 0;
-    if (fd >= 0)
-        close(fd);
-    return ended;
+void disk_holder_say(const char *dir, char *why, size_t why_bytes) {
+    int holder = lock_holder(dir);
+    int daemon = holder ? daemon_of(holder, dir) : 0;
+    if (daemon > 0 && parent_of(holder) != daemon)
+        snprintf(
+            why, why_bytes,
+            "%s: process %d has this disk tier, though its daemon, process %d, is gone: it was "
+            "killed, and ends when the disk answers that it waits for. Mend that, or choose "
+            "another directory",
+            dir, holder, daemon);
+    else if (holder)
+        snprintf(why, why_bytes,
+                 "%s: process %d has this disk tier; end it, or choose another directory", dir,
+                 daemon > 0 ? daemon : holder);
 }
