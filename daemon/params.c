@@ -336,11 +336,11 @@ const param params[] = {
      .offset = AT(disk_dir),
      .high = PARAM_MAX_TEXT_BYTES,
      .standard = "\"\"",
-     .text =
-         "Directory for pages on disk; made if it is not there, mode 0700. One that others may "
-         "write, or that belongs to another user, is refused. Every sealed page is written there "
-         "soon, and found again after a restart. One daemon uses it at a time. "
-         "Empty: pages are kept in memory only."},
+     .text = "Directory for pages on disk; made if it is not there, mode 0700. One that others may "
+             "write, or that belongs to another user, is refused, and one with another program's "
+             "`data.mdb` in it. Every sealed page is written there "
+             "soon, and found again after a restart. One daemon uses it at a time. "
+             "Empty: pages are kept in memory only."},
     {.name = "disk",
      .type = PARAM_SIZE,
      .offset = AT(disk),

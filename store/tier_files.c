@@ -1,6 +1,7 @@
 /* tier_files.c - see tier_files.h. */
 #include "store/tier_files.h"
 #include "kernels/say.h"
+#include "store/tier_lmdb.h"
 #include "store/tier_record.h"
 
 #include <errno.h>
@@ -12,6 +13,8 @@
 #include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
+
+#define STAMP_WORD "kvtrunk-disk-tier"
 
 enum { KEPT_OF_BROKEN_BYTES = 1 << 20, LOCK_POLL_MS = 10 };
 
@@ -44,6 +47,21 @@ static kvt_status dir_status_of(int error) {
     default:
         return status_of(error);
     }
+}
+
+/* Whoever may write here could have put a FIFO in a file's place, and opening that waits for ever.
+ */
+static int open_file(int dir, const char *name, int flags) {
+    struct stat st;
+    int fd = openat(dir, name, flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+    if (fd < 0)
+        return -1;
+    int error = fstat(fd, &st) != 0 ? errno : S_ISREG(st.st_mode) ? 0 : EINVAL;
+    if (!error)
+        return fd;
+    close(fd);
+    errno = error;
+    return -1;
 }
 
 static int take_lock(int fd, uint32_t wait_ms) {
@@ -85,7 +103,7 @@ static kvt_status check_dir(const tier_files *f, char *why, size_t why_bytes) {
 }
 
 static kvt_status check_files(const tier_files *f, char *why, size_t why_bytes) {
-    static const char *const names[] = {TIER_DATA_NAME, "lock", "stamp", "ballast"};
+    static const char *const names[] = {TIER_DATA_NAME, "lock", "stamp", "stamp.new", "ballast"};
     struct stat st;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         if (fstatat(f->dir, names[i], &st, AT_SYMLINK_NOFOLLOW) != 0)
@@ -103,6 +121,47 @@ static kvt_status check_files(const tier_files *f, char *why, size_t why_bytes) 
     return KVT_OK;
 }
 
+static ssize_t stamp_read(const tier_files *f, char *to, size_t room) {
+    int fd = open_file(f->dir, "stamp", O_RDONLY);
+    ssize_t n = fd < 0 ? -1 : read(fd, to, room - 1);
+    if (fd >= 0)
+        close(fd);
+    to[n > 0 ? n : 0] = 0;
+    return n;
+}
+
+/* Was it a tier that wrote this database? Its state stands in there since the first transaction. */
+static int is_tiers(const tier_files *f) {
+    static const uint8_t number[4] = {0};
+    char path[sizeof f->name + sizeof TIER_DATA_NAME + 1];
+    uint8_t bytes[TIER_STATE_BYTES];
+    size_t n = 0;
+    snprintf(path, sizeof path, "%s/" TIER_DATA_NAME, f->name);
+    return lmdb_peek(path, LMDB_REALMS, (lmdb_bytes){number, sizeof number}, bytes, sizeof bytes,
+                     &n) == KVT_OK &&
+           n == sizeof bytes && memcmp(bytes, "KVTS", 4) == 0;
+}
+
+/* data.mdb is what many call LMDB's file. A tier's has a stamp beside it before it is there (see
+ * open_found in tier.c), so without one of ours it is somebody else's, unless it says itself that
+ * it is a tier's: then the stamp was lost or damaged. Before anything is made here, the lock too.
+ */
+static kvt_status check_owner(const tier_files *f, char *why, size_t why_bytes) {
+    char text[256];
+    if (tier_files_data_bytes(f) == 0)
+        return KVT_OK;
+    ssize_t n = stamp_read(f, text, sizeof text);
+    if (strncmp(text, STAMP_WORD, strlen(STAMP_WORD)) == 0 || is_tiers(f) ||
+        tier_files_data_bytes(f) == 0) /* another process has moved it aside meanwhile */
+        return KVT_OK;
+    return kvt_say(why, why_bytes, KVT_EDENIED,
+                   "%s/" TIER_DATA_NAME
+                   " is not kvtrunk's (it has %llu KiB, and %s): it was left as "
+                   "it is. Choose another directory; or remove it, if nobody needs it",
+                   f->name, (unsigned long long)tier_files_data_bytes(f) >> 10,
+                   n < 0 ? "no file \"stamp\" beside it" : "the \"stamp\" beside it is another's");
+}
+
 /* --- open, close -------------------------------------------------------------------------------
  */
 
@@ -114,7 +173,9 @@ static kvt_status open_dir(tier_files *f, char *why, size_t why_bytes) {
     if (f->dir < 0)
         return kvt_say(why, why_bytes, dir_status_of(errno), "%s: %s", f->name, strerror(errno));
     kvt_status status = check_dir(f, why, why_bytes);
-    return status == KVT_OK ? check_files(f, why, why_bytes) : status;
+    if (status == KVT_OK)
+        status = check_files(f, why, why_bytes);
+    return status == KVT_OK ? check_owner(f, why, why_bytes) : status;
 }
 
 static kvt_status busy(const tier_files *f, char *why, size_t why_bytes) {
@@ -125,7 +186,7 @@ static kvt_status busy(const tier_files *f, char *why, size_t why_bytes) {
  * later. The directory's stays as long as anything is in it. (Some network file systems have no
  * locks of directories: then the file's is all there is.) */
 static kvt_status lock_dir(tier_files *f, uint32_t wait_ms, char *why, size_t why_bytes) {
-    f->lock = openat(f->dir, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    f->lock = open_file(f->dir, "lock", O_RDWR | O_CREAT);
     if (f->lock >= 0 && take_lock(f->lock, wait_ms) == 0)
         return take_lock(f->dir, wait_ms) != 0 && errno == EWOULDBLOCK ? busy(f, why, why_bytes)
                                                                        : KVT_OK;
@@ -168,13 +229,9 @@ tier_found tier_files_found(const tier_files *f) {
     unsigned version = 0;
     if (tier_files_data_bytes(f) == 0)
         return TIER_FOUND_NONE;
-    int fd = openat(f->dir, "stamp", O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
-    if (fd >= 0)
-        close(fd);
-    if (n <= 0)
-        return TIER_FOUND_BROKEN; /* nobody knows what this file is */
-    int fields = sscanf(text, "kvtrunk-disk-tier %u %7s %64s", &version, state, boot_id);
+    if (stamp_read(f, text, sizeof text) <= 0)
+        return TIER_FOUND_BROKEN; /* nobody knows how this file was left */
+    int fields = sscanf(text, STAMP_WORD " %u %7s %64s", &version, state, boot_id);
     if (fields < 1)
         return TIER_FOUND_BROKEN;
     if (version != TIER_FORMAT_VERSION)
@@ -189,10 +246,9 @@ tier_found tier_files_found(const tier_files *f) {
 
 kvt_status tier_files_stamp(const tier_files *f, int clean) {
     char text[256];
-    int n = snprintf(text, sizeof text, "kvtrunk-disk-tier %u %s %s\n", TIER_FORMAT_VERSION,
+    int n = snprintf(text, sizeof text, STAMP_WORD " %u %s %s\n", TIER_FORMAT_VERSION,
                      clean ? "closed" : "open", f->boot_id[0] ? f->boot_id : "unknown");
-    int fd =
-        openat(f->dir, "stamp.new", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    int fd = open_file(f->dir, "stamp.new", O_WRONLY | O_CREAT | O_TRUNC);
     if (fd < 0)
         return status_of(errno);
     ssize_t written = write(fd, text, (size_t)n);
@@ -214,7 +270,7 @@ kvt_status tier_files_stamp(const tier_files *f, int clean) {
 
 static void cut(int dir, const char *name) {
     struct stat st;
-    int fd = openat(dir, name, O_WRONLY | O_CLOEXEC | O_NOFOLLOW);
+    int fd = open_file(dir, name, O_WRONLY);
     if (fd < 0)
         return;
     if (fstat(fd, &st) == 0 && st.st_size > KEPT_OF_BROKEN_BYTES &&
@@ -291,7 +347,7 @@ void tier_files_drop_ballast(const tier_files *f) {
 
 void tier_files_take_ballast(const tier_files *f) {
     struct stat st;
-    int fd = openat(f->dir, "ballast", O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    int fd = open_file(f->dir, "ballast", O_WRONLY | O_CREAT);
     if (fd < 0)
         return;
     if (fstat(fd, &st) == 0 && (uint64_t)st.st_size != f->ballast_bytes &&

@@ -19,7 +19,8 @@ typedef struct tier_files {
 #define TIER_DATA_NAME "data.mdb"
 
 /* Makes the directory if need be and takes the lock. KVT_EBUSY; KVT_EIO; KVT_EDENIED: also where
- * others than the caller may write, or own what is there. */
+ * others than the caller may write, or own what is there, and where data.mdb is no tier's: then
+ * nothing is touched. */
 kvt_status tier_files_open(const tier_options *options, uint64_t ballast_bytes, char *why,
                            size_t why_bytes, tier_files *ret_files);
 void tier_files_close(tier_files *f);

@@ -16,6 +16,8 @@ enum {
     META_PAGES = 2,
 };
 
+static const char *const names[LMDB_N_BASES] = {"index", "data", "realms"};
+
 struct lmdb {
     MDB_env *env;
     MDB_dbi bases[LMDB_N_BASES];
@@ -101,8 +103,32 @@ void lmdb_close(lmdb *l) {
     free(l);
 }
 
+kvt_status lmdb_peek(const char *path, lmdb_base base, lmdb_bytes key, void *to, size_t room,
+                     size_t *ret_n) {
+    MDB_env *env = NULL;
+    MDB_txn *txn = NULL;
+    MDB_val k = val(key), v;
+    MDB_dbi dbi;
+    lmdb unused = {.env = NULL};
+    int rc = mdb_env_create(&env);
+    if (!rc && !(rc = mdb_env_set_maxdbs(env, LMDB_N_BASES)) &&
+        !(rc = mdb_env_open(env, path, MDB_NOSUBDIR | MDB_RDONLY | MDB_NOLOCK, 0)) &&
+        !(rc = mdb_txn_begin(env, NULL, MDB_RDONLY, &txn)) &&
+        !(rc = mdb_dbi_open(txn, names[base], 0, &dbi)))
+        rc = mdb_get(txn, dbi, &k, &v);
+    kvt_status status = status_of(&unused, rc);
+    if (unused.broken || (status == KVT_OK && v.mv_size > room))
+        status = KVT_ECORRUPT;
+    if (status == KVT_OK)
+        memcpy(to, v.mv_data, *ret_n = v.mv_size);
+    if (txn)
+        mdb_txn_abort(txn);
+    if (env)
+        mdb_env_close(env);
+    return status;
+}
+
 kvt_status lmdb_bases(lmdb *l) {
-    static const char *const names[LMDB_N_BASES] = {"index", "data", "realms"};
     kvt_status status = lmdb_begin(l, 1);
     for (int i = 0; status == KVT_OK && i < LMDB_N_BASES; i++)
         status = status_of(l, mdb_dbi_open(l->txn, names[i], MDB_CREATE, &l->bases[i]));

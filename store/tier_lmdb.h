@@ -35,6 +35,11 @@ typedef struct lmdb_bytes {
 
 /* The file may grow to map_bytes. KVT_ECORRUPT: not LMDB's file, or one for other pages. */
 kvt_status lmdb_open(const char *path, uint64_t map_bytes, lmdb **ret_lmdb);
+/* One record of a file that may be anybody's, without writing: nothing is made, mended or locked.
+ * KVT_ENOENT: the file has no such database or record; KVT_ECORRUPT: it is none of LMDB's, or the
+ * record takes more than the room; KVT_EIO. */
+kvt_status lmdb_peek(const char *path, lmdb_base base, lmdb_bytes key, void *to, size_t room,
+                     size_t *ret_n);
 void lmdb_close(lmdb *l); /* NULL is accepted */
 /* Makes the databases, or finds them. */
 kvt_status lmdb_bases(lmdb *l);

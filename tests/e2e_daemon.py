@@ -7,6 +7,7 @@ HANG_S, which only a fault reaches.
 
   e2e_daemon.py [CASE]...     the named cases, or all
 """
+import fcntl
 import json
 import os
 import re
@@ -134,6 +135,9 @@ class Daemon:
                 env={**os.environ, **(env or {})})
         os.close(write_end)
         Daemon.running.append(self.process)
+        if ready is None: # whoever starts it does not wait
+            os.close(read_end)
+            return
         self.ready = os.read(read_end, 64) if select.select([read_end], [], [], HANG_S)[0] else None
         os.close(read_end)
         if ready:
@@ -601,6 +605,13 @@ def case_settings_that_contradict(folder):
         os.chown(os.path.join(disk, "data.mdb"), 0, -1)
     one_sentence(*small[:-1], "disk_dir=/dev/shm", code=3, says=["/dev/shm has mode 1777"])
     one_sentence(*small[:-1], "disk_dir=/no/such/disk", code=3, says=["/no/such/disk cannot be made"])
+    # a database of that name that is another program's
+    foreign = os.path.join(folder, "foreign")
+    os.mkdir(foreign, 0o700)
+    with open(os.path.join(foreign, "data.mdb"), "wb") as file:
+        file.write(b"theirs")
+    one_sentence(*small[:-1], f"disk_dir={foreign}", code=3, says=["data.mdb is not kvtrunk's", "remove it"])
+    check(os.listdir(foreign) == ["data.mdb"], os.listdir(foreign))
     # tiers that are no tiers, and places for one page
     d = Daemon(folder, *small, "--set", "host=1B", "--set", "max_pages=1")
     counts = d.status()["counts"]
@@ -646,6 +657,42 @@ def case_second_signal(folder):
     d.process.send_signal(signal.SIGINT)
     check(d.process.wait(HANG_S) == 0, "nothing is under way, so it ends though it may take 10 min")
     check(wire.is_closed(), "closed")
+
+
+def helpers_of(pid):
+    with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
+        return [int(child) for child in file.read().split()]
+
+
+def is_running(pid):
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def case_disk_does_not_open(folder):
+    """What opens the disk's directory waits for ever: the daemon can be ended all the same, and takes
+    its helper with it. (Stopped, that is as if its disk did not answer; the lock keeps it in the
+    opening until then.)"""
+    disk = os.path.join(folder, "disk")
+    os.mkdir(disk, 0o700)
+    for number in signal.SIGTERM, signal.SIGINT, signal.SIGKILL:
+        with open(os.path.join(disk, "lock"), "wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            d = Daemon(folder, "--set", "disk=16MiB", "--set", f"disk_dir={disk}", ready=None)
+            helper, = until(lambda: helpers_of(d.process.pid), "a helper")
+            until(lambda: os.path.basename(os.readlink(f"/proc/{helper}/exe")) == "kvtrunkd" and any(
+                os.path.realpath(f"/proc/{helper}/fd/{fd}") == lock.name
+                for fd in os.listdir(f"/proc/{helper}/fd")), "it waits for the lock")
+            os.kill(helper, signal.SIGSTOP)
+        code = d.stop(number)
+        check(code == (-number if number == signal.SIGKILL else 0), "exit code", code, d.log())
+        until(lambda: not is_running(helper), "the helper's end")
+    check(d.log().count("stopping while the disk tier is opened") == 2, d.log())
+    d = Daemon(folder, "--set", "disk=16MiB", "--set", f"disk_dir={disk}")
+    d.finish()
 
 
 def case_sockets_do_not_close(folder):
