@@ -98,12 +98,14 @@ const param params[] = {
              "must be able to create files there that the daemon can read."},
     {.name = "tenant",
      .type = PARAM_TEXT,
-     .flags = PARAM_OF_TENANT,
+     .flags = PARAM_OF_TENANT | PARAM_NAME,
      .offset = AT(tenant),
      .low = 1,
      .high = 63,
      .standard = "\"default\"",
-     .text = "Name of the tenant that this daemon serves, as workers and reports see it."},
+     .text =
+         "Name of the tenant that this daemon serves, as workers and reports see it. Where there "
+         "are several, it names the tenant's folder in `disk_dir`, too."},
     {.name = "uids",
      .type = PARAM_UIDS,
      .flags = PARAM_OF_TENANT,

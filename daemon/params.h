@@ -39,6 +39,7 @@ enum {
     PARAM_POWER = 1 << 3,     /* a power of two */
     PARAM_EMPTY = 1 << 4,     /* the empty string is allowed */
     PARAM_OF_TENANT = 1 << 5, /* may stand in an element of "tenants" too */
+    PARAM_NAME = 1 << 6,      /* of a folder, too: no text that leads out of one, or hides it */
 };
 
 enum { PARAM_DEVICE_AUTO, PARAM_DEVICE_CUDA, PARAM_DEVICE_HOST };

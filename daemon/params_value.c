@@ -103,6 +103,14 @@ static void range_of_size(const param *p, char *to, size_t room) {
 }
 
 static void range_of_text(const param *p, char *to, size_t room) {
+    if (p->flags & PARAM_NAME) {
+        snprintf(to, room,
+                 "%" PRIu64 " .. %" PRIu64
+                 " letters of a .. z and A .. Z, digits, \".\", \"_\" and "
+                 "\"-\", and not begin with \".\"",
+                 p->low, p->high);
+        return;
+    }
     snprintf(to, room, "%s of %" PRIu64 " .. %" PRIu64 " bytes%s",
              p->flags & PARAM_PATH ? "an absolute path" : "a string", p->low, p->high,
              p->flags & PARAM_AUTO ? ", or \"auto\"" : "");
@@ -232,6 +240,11 @@ static kvt_status set_size(const param *p, const char *text, size_t n_bytes, par
     return KVT_OK;
 }
 
+static int is_of_name(char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+           c == '_' || c == '-';
+}
+
 static kvt_status set_text(const param *p, const char *text, size_t n_bytes, param_values *values,
                            char *why, size_t why_bytes) {
     for (size_t i = 0; i < n_bytes; i++)
@@ -248,6 +261,12 @@ static kvt_status set_text(const param *p, const char *text, size_t n_bytes, par
         return refuse(p, why, why_bytes, "this is no absolute path");
     if (n_bytes < p->low || n_bytes > p->high)
         return refuse(p, why, why_bytes, "it has %zu bytes", n_bytes);
+    if (p->flags & PARAM_NAME && text[0] == '.')
+        return refuse(p, why, why_bytes, "it begins with \".\"");
+    for (size_t i = 0; p->flags & PARAM_NAME && i < n_bytes; i++)
+        if (!is_of_name(text[i]))
+            return text[i] > ' ' ? refuse(p, why, why_bytes, "it has \"%c\" in it", text[i])
+                                 : refuse(p, why, why_bytes, "it has another character in it");
     memcpy((char *)values + p->offset, text, n_bytes);
     ((char *)values)[p->offset + n_bytes] = 0;
     return KVT_OK;

@@ -209,7 +209,16 @@ static const struct {
      "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\"}",
      "f.json:1:12: \"socket\" = \"/aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa...: it has 107 bytes",
      "2 .. 106 bytes"},
-    {"{\"tenant\": \"\"}", "f.json:1:12: \"tenant\" = \"\": it has 0 bytes", "1 .. 63 bytes"},
+    {"{\"tenant\": \"\"}", "f.json:1:12: \"tenant\" = \"\": it has 0 bytes", "1 .. 63 letters"},
+    {"{\"tenant\": \"..\"}",
+     "f.json:1:12: \"tenant\" = \"..\": it begins with \".\"; it must be 1 .. 63 letters", "\"-\""},
+    {"{\"tenant\": \".a\"}", "f.json:1:12: \"tenant\" = \".a\": it begins with \".\"",
+     "not begin with \".\""},
+    {"{\"tenant\": \"a/b\"}", "f.json:1:12: \"tenant\" = \"a/b\": it has \"/\" in it", "digits"},
+    {"{\"tenant\": \"a b\"}", "f.json:1:12: \"tenant\" = \"a b\": it has another character in it",
+     "digits"},
+    {"{\"tenant\": \"\xc3\xa9\"}",
+     "f.json:1:12: \"tenant\" = \"\xc3\xa9\": it has another character in it", "digits"},
     {"{\"arena_mode\": \"0660\"}",
      "f.json:1:16: \"arena_mode\" = \"0660\": only the daemon may write", "\"0640\""},
     {"{\"arena_mode\": \"0440\"}",
@@ -459,6 +468,10 @@ static void test_tenants(void) {
     static const struct {
         const char *text, *why, *more;
     } bad[] = {
+        {"{\"tenants\": [{\"name\": \"../b\"}]}", "f.json:1:23: \"tenant\" = \"../b\": it begins",
+         ""},
+        {"{\"tenants\": [{\"name\": \"a/../b\"}]}",
+         "f.json:1:23: \"tenant\" = \"a/../b\": it has \"/\" in it", ""},
         {"{\"tenants\": 1}", "f.json:1:13: \"tenants\" = 1: it needs a list of objects", ""},
         {"{\"tenants\": [1]}", "f.json:1:14: \"tenants\" = 1: it needs a list of objects", ""},
         {"{\"tenants\": [{\"nam\": 1}]}", "f.json:1:15: \"nam\": this key is not known",
