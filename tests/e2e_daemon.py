@@ -664,6 +664,16 @@ def helpers_of(pid):
         return [int(child) for child in file.read().split()]
 
 
+def has_open(pid, path):
+    for number in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            if os.readlink(f"/proc/{pid}/fd/{number}") == path:
+                return True
+        except FileNotFoundError: # closed meanwhile
+            pass
+    return False
+
+
 def is_running(pid):
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
@@ -683,9 +693,7 @@ def case_disk_does_not_open(folder):
             fcntl.flock(lock, fcntl.LOCK_EX)
             d = Daemon(folder, "--set", "disk=16MiB", "--set", f"disk_dir={disk}", ready=None)
             helper, = until(lambda: helpers_of(d.process.pid), "a helper")
-            until(lambda: os.path.basename(os.readlink(f"/proc/{helper}/exe")) == "kvtrunkd" and any(
-                os.path.realpath(f"/proc/{helper}/fd/{fd}") == lock.name
-                for fd in os.listdir(f"/proc/{helper}/fd")), "it waits for the lock")
+            until(lambda: has_open(helper, lock.name), "it waits for the lock")
             os.kill(helper, signal.SIGSTOP)
         code = d.stop(number)
         check(code == (-number if number == signal.SIGKILL else 0), "exit code", code, d.log())
