@@ -393,6 +393,8 @@ static void serve_session(core *c, request *rq, pipe_entry *pipe) {
 }
 
 void core_go_on(core *c) {
+    if (c->tiers && c->tiers->is_closed) /* nobody would wait for a job's end */
+        return;
     waiters_wake(c);
     tiers_pump(c);
     cool_pump(c);

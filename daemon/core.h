@@ -291,8 +291,11 @@ void core_found_all(core *c); /* the scan has ended */
 
 /* Nothing that was on disk is there any more. */
 void core_disk_lost(core *c);
-/* The disk does not answer (0), or does again (1): until then nothing is asked of it. */
+/* No process has the disk (0), or one does again (1): until then nothing is asked of it. To be said
+ * before the jobs that died with it are handed back. */
 void core_disk_up(core *c, int up);
+/* No job is started any more: all is about to be closed. */
+void core_tiers_end(core *c);
 
 /* The process of this session has ended. Unknown sessions are ignored. */
 void core_peer_gone(core *c, uint32_t session);
@@ -355,6 +358,7 @@ typedef struct core_counts {
     uint64_t pages_lost;       /* a lower tier did not give them back right, or one in front of
                                   them: forgotten */
     uint64_t tier_errors;      /* copies, reads and writes that failed */
+    uint64_t reads_failed;     /* pages that could not be read from the disk, and are still there */
     uint64_t pages_found;      /* on disk, at start */
     uint64_t pages_cooled;     /* put into fewer bits */
     uint64_t bytes_cooled;     /* that this has saved */

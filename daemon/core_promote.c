@@ -66,8 +66,33 @@ static int read_page(core *c, core_job *job, page_handle page) {
     return 1;
 }
 
+/* It is asked for again, but not at once, and again, as long as somebody waits for it: each time
+ * may take a failing disk seconds. The others are not asked less for it. */
+static int read_has_failed(core *c, const tier_page *at) {
+    tiers *t = c->tiers;
+    if (!t->reads_fail || at->failed_in != t->n_reads_fail)
+        return 0;
+    t->reads_fail = c->env.now_ms(c->env.context) < t->read_retry_ms;
+    return t->reads_fail;
+}
+
+static void note_failed_read(core *c, tier_page *at) {
+    tiers *t = c->tiers;
+    c->counts.reads_failed++;
+    if (!t->reads_fail) {
+        t->reads_fail = 1;
+        t->n_reads_fail++;
+        t->read_retry_ms = c->env.now_ms(c->env.context) + DISK_RETRY_MS;
+    }
+    at->failed_in = t->n_reads_fail;
+}
+
+static int may_read(core *c, page_handle page) {
+    return c->tiers->disk_up && !read_has_failed(c, tier_of(c, page));
+}
+
 static int lift_from_disk(core *c, lift *jobs, page_handle page) {
-    if (!c->tiers->disk_up)
+    if (!may_read(c, page))
         return 0;
     core_job *job = lift_job(c, &jobs->read, CORE_JOB_READ, tier_of(c, page)->realm);
     return job && read_page(c, job, page);
@@ -75,7 +100,7 @@ static int lift_from_disk(core *c, lift *jobs, page_handle page) {
 
 core_job *promote_for_cooling(core *c, core_job *job, page_handle page) {
     uint32_t realm_slot = tier_of(c, page)->realm;
-    if (!c->tiers->disk_up)
+    if (!may_read(c, page))
         return job;
     if (!job) {
         job = tier_job(c, CORE_JOB_READ, realm_slot);
@@ -232,7 +257,7 @@ static void read_done(core *c, core_copy *copy) {
         return;
     c->counts.tier_errors++;
     if (copy->status == KVT_EIO) {
-        c->tiers->disk_up = 0;
+        note_failed_read(c, tier_of(c, copy->page));
         if (tier_of(c, copy->page)->flags & TIER_NO_DISK) /* flushed meanwhile: see core_flush.c */
             page_let_go(c, copy->page);
         return;

@@ -9,7 +9,6 @@
 #include <string.h>
 
 enum {
-    DISK_RETRY_MS = 5000,
     STUCK_TRIES = 4,  /* pages looked at, for which the disk has no room */
     STUCK_SEALS = 64, /* pages sealed, until it is looked again */
 };
@@ -392,11 +391,10 @@ static void disk_is_full(core *c) {
     c->tiers->disk_retry_ms = c->env.now_ms(c->env.context) + DISK_RETRY_MS;
 }
 
-/* If its process has died, core_disk_up says so next, and the new one is asked at once. Else it
+/* If its process has died, core_disk_up has said so, and the new one is asked at once. Else it
  * would fail again at once, and again, and what is on disk could not be read meanwhile. */
 static void disk_has_failed(core *c) {
     tiers *t = c->tiers;
-    t->disk_up = 0;
     t->disk_fails = 1;
     t->disk_is_tried = 0;
     t->disk_retry_ms = c->env.now_ms(c->env.context) + DISK_RETRY_MS;
@@ -529,10 +527,15 @@ void tier_job_done(core *c, core_job *job) {
 void core_disk_up(core *c, int up) {
     if (!c->tiers || !c->config.disk_bytes)
         return;
+    if (!up || !c->tiers->disk_up) /* a new process */
+        c->tiers->disk_fails = c->tiers->reads_fail = 0;
     c->tiers->disk_up = up;
-    if (!up)
-        c->tiers->disk_fails = 0;
     core_go_on(c);
+}
+
+void core_tiers_end(core *c) {
+    if (c->tiers)
+        c->tiers->is_closed = 1;
 }
 
 /* --- SPILL: everything down, now ---------------------------------------------------------------

@@ -233,11 +233,13 @@ typedef struct tier_page {
     uint32_t flags;              /* TIER_... */
     uint32_t realm;              /* slot */
     uint32_t depth;
+    uint32_t failed_in; /* tiers.n_reads_fail when it could not be read */
     uint16_t n_tokens;
     uint16_t slot;
 } tier_page;
 
 enum { TIER_BATCH = 32, TIER_JOBS = CORE_TIER_JOBS };
+enum { DISK_RETRY_MS = 5000 };
 
 typedef struct tier_erase {
     tier_key key;
@@ -276,7 +278,9 @@ typedef struct tiers {
     uint64_t n_started; /* jobs, ever: each has its number */
     uint32_t first_erase, n_erase;
     uint64_t disk_used; /* by records that are there, being written or not erased yet */
-    int disk_up, disk_full;
+    int disk_up;        /* as core_disk_up said last: nothing else changes it */
+    int is_closed;      /* no job is started any more */
+    int disk_full;
     uint64_t disk_limit; /* what disk_used may be: the budget, or what turned out to be all there is
                           * room for, until disk_retry_ms */
     /* What waits for the disk is colder than all that is there, as far as was looked: it may go as
@@ -285,6 +289,11 @@ typedef struct tiers {
     /* Writing or erasing has failed, though a process has the file: it is not tried before
      * disk_retry_ms, and then until it works, or fails again. */
     int disk_fails, disk_is_tried;
+    /* Some pages could not be read: they are not asked for before read_retry_ms, and all others
+     * are. */
+    int reads_fail;
+    uint32_t n_reads_fail; /* times that this began */
+    uint64_t read_retry_ms;
     /* What is dirty in the host tier can only be written when pages in front of it, which are in
      * the arena alone, have come down: it makes room for them. */
     int host_waits;

@@ -52,6 +52,7 @@
     X(pages_promoted)                                                                              \
     X(pages_lost)                                                                                  \
     X(tier_errors)                                                                                 \
+    X(reads_failed)                                                                                \
     X(pages_found)                                                                                 \
     X(pages_cooled)                                                                                \
     X(bytes_cooled)                                                                                \

@@ -30,7 +30,7 @@ struct tier_disk {
     core_job *refused;           /* the disk did not take them: handed back by the next step */
     uint32_t realms[MAX_REALMS]; /* the last ones that were named to the disk, by number */
     uint32_t next_realm;
-    trouble fullness, failures;
+    trouble fullness, failures, unread;
     uint64_t (*now_ms)(void *context);
     int (*is_stopped)(void *context);
     char dir[];
@@ -97,10 +97,36 @@ static void note_failed(tier_disk *d, const disk_request *request) {
     }
 }
 
+/* What stands on a bad place of the disk is a miss each time that it is asked for, and said once.
+ */
+static void note_unread(tier_disk *d, const disk_request *request) {
+    int fails = has_status(request, KVT_EIO) && disk_up(d->disk);
+    switch (trouble_note(&d->unread, fails, has_status(request, KVT_OK), d->now_ms(NULL))) {
+    case TROUBLE_BEGINS:
+        log_write(
+            LOG_WARNING,
+            "disk: pages cannot be read from %s: an I/O error (of its device, which the "
+            "kernel's log tells); they are misses until that works, and are tried again every "
+            "few seconds. \"reads_failed\" counts them",
+            d->dir);
+        break;
+    case TROUBLE_ENDS:
+        log_write(LOG_INFO, "disk: pages can be read again: for %d s none has failed",
+                  TROUBLE_CALM_MS / 1000);
+        break;
+    default:
+        break;
+    }
+}
+
 static void on_done(void *context, disk_request *request) {
     tier_disk *d = context;
     slot *s = request->context;
     core_job *job = s->job;
+    if (d->core && !disk_up(d->disk)) /* or it would be asked again for what died with it */
+        core_disk_up(d->core, 0);
+    if (request->kind == DISK_READ)
+        note_unread(d, request);
     if (request->kind == DISK_WRITE)
         note_full(d, request);
     if (request->kind == DISK_WRITE || request->kind == DISK_DELETE)
@@ -228,8 +254,10 @@ static void refuse_all(tier_disk *d) {
 void tier_disk_close(tier_disk *d, uint32_t limit_ms) {
     if (!d)
         return;
-    if (d->core)
+    if (d->core) {
+        core_tiers_end(d->core);
         core_disk_up(d->core, 0);
+    }
     disk_close(d->disk, limit_ms);
     d->disk = NULL;
     while (d->refused)

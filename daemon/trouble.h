@@ -23,8 +23,8 @@ typedef enum trouble_news {
     TROUBLE_ENDS,
 } trouble_news;
 
-/* After a request to write: has the disk refused a page, and was one written? What is to be
- * said. */
+/* After a request: has the disk refused a page, and was one written, or read? What is to be said.
+ */
 trouble_news trouble_note(trouble *f, int refused, int written, uint64_t now_ms);
 
 #endif

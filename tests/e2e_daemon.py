@@ -743,6 +743,47 @@ def case_host_too_small(folder):
     d.finish()
 
 
+def case_disk_cannot_be_read(folder):
+    """Misses, said once; the process that has the disk stays, and what is on it is read when that works."""
+    library = os.path.join(BUILD, "tests", "libkvt_read_eio.so")
+    if not os.path.exists(library):
+        print("without: sanitizers have to be loaded first")
+        return
+    trace, trigger = os.path.join(folder, "many.pct"), os.path.join(folder, "trigger")
+    with open(trace, "w", encoding="ascii") as file:
+        file.write("# PCT1 block_tokens=512 requests=16 source=made\n")
+        file.write("".join(f"{i} 1024 1 - {2 * i}+2\n" for i in range(16)))
+    d = Daemon(folder, "--set", "host=1MiB", "--set", "disk_dir=" + os.path.join(folder, "disk"), "--set",
+               "max_pages=2000", "--set", "audit=true",
+               env={"LD_PRELOAD": library, "KVT_TEST_EIO": trigger})
+    tool = os.path.join(BUILD, "client", "kvtrunk")
+
+    def replay():
+        ran = subprocess.run([tool, "replay", trace, "--connect", d.path, "--layers", "4", "--head-dim",
+                              "64"], capture_output=True, text=True, timeout=HANG_S, check=False)
+        check(ran.returncode == 0, ran.stdout, ran.stderr)
+        return d.status()
+
+    counts = replay()["counts"]
+    ran = subprocess.run([tool, "spill", "--wait", "30000", "--socket", d.path], capture_output=True,
+                         text=True, timeout=HANG_S, check=False)
+    check(ran.returncode == 0, ran.stdout, ran.stderr)
+    with open(trigger, "wb"):
+        pass
+    until(lambda: replay()["counts"]["reads_failed"] > 0, "a page that cannot be read")
+    n_read = replay()["counts"]["pages_read"]
+    for _ in range(3):
+        check(replay()["counts"]["pages_read"] == n_read, "pages are read")
+    report = d.status()
+    check(report["disk"]["restarts"] == 0 and report["counts"]["pages_lost"] == 0, report)
+    check(d.log().count("pages cannot be read from") == 1, d.log())
+    check("can be read again" not in d.log(), d.log())
+    os.unlink(trigger)
+    until(lambda: replay()["counts"]["pages_read"] > n_read and "can be read again" in d.log(), "reading")
+    check(d.log().count("pages cannot be read from") == 1, d.log())
+    d.finish()
+
+
 def main():
     cases = {name[5:]: run for name, run in globals().items() if name.startswith("case_")}
     for name in sys.argv[1:] or cases:

@@ -190,6 +190,7 @@ if(NOT KVT_SANITIZE)
     kvt_test(failing_daemon TARGET failing_client ARGS daemon LABELS e2e TIMEOUT 300)
     kvt_test(failing_disk TARGET failing_client ARGS daemon disk LABELS slow TIMEOUT 900)
     add_library(kvt_hang_close SHARED failing/hang_close.c) # for e2e_daemon.py
+    add_library(kvt_read_eio SHARED failing/read_eio.c)     # the same
 endif()
 kvt_test(test_client_faults SOURCES test_client_faults.c fake_daemon.c ${client_test})
 

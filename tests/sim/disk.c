@@ -90,8 +90,10 @@ static kvt_status erase_one(sim_world *w, const core_record *name) {
 void sim_disk_run(sim_world *w, core_job *job) {
     w->disk_is_as_checked = 0;
     int is_down = sim_chance(w, 20);
-    if (is_down)
+    if (is_down && sim_chance(w, 500)) { /* else it fails, and its process lives */
+        core_disk_up(w->core, 0);
         sim_push(w, (sim_event){.kind = EVENT_DISK_UP}, 2000);
+    }
     for (uint32_t i = 0; i < job->n_copies; i++) {
         core_copy *copy = &job->copies[i];
         if (is_down && job->kind == CORE_JOB_WRITE && sim_chance(w, 500))
