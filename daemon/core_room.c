@@ -165,6 +165,15 @@ static int waiting_goes(core *c) {
     return 1;
 }
 
+/* What stands in the arena is not to go from there for the sake of a copy of something else: else a
+ * small host tier would make the cache smaller. */
+static int is_in_arena(const core *c, radix_node node) {
+    for (uint32_t slot = 0, n = radix_slots(c->tree, node); slot < n; slot++)
+        if (node_page(c, node, slot) && !entry_is_absent(node_entry(c, node, slot)))
+            return 1;
+    return 0;
+}
+
 static int room_host_one(core *c, uint64_t for_key) {
     uint32_t index = order_coldest(c, c->tiers->host_clean, host_key, host_page_is_in_use);
     if (index != ORDER_NONE) {
@@ -176,7 +185,7 @@ static int room_host_one(core *c, uint64_t for_key) {
         return waiting_goes(c);
     radix_node node =
         c->config.disk_bytes && !disk_takes_none(c->tiers) ? RADIX_NONE : coldest_below(c);
-    if (node == RADIX_NONE || radix_key(c->tree, node) >= for_key)
+    if (node == RADIX_NONE || radix_key(c->tree, node) >= for_key || is_in_arena(c, node))
         return 0;
     evict_subtree(c, node);
     return 1;
@@ -237,6 +246,20 @@ static uint64_t record_bytes_of(const core *c, radix_node node) {
     return bytes;
 }
 
+/* A disk that cannot have all that memory has: what has a copy there stays. Else all would go from
+ * memory, too, that the disk has no room for, and a disk would make the cache smaller. */
+static int stays_above(const core *c, radix_node node) {
+    if (c->config.disk_bytes >= c->config.n_arenas * c->config.arena_bytes + c->config.host_bytes)
+        return 0;
+    for (uint32_t slot = 0, n = radix_slots(c->tree, node); slot < n; slot++) {
+        page_handle page = node_page(c, node, slot);
+        if (page && (page_get(c->pages, page)->frame != PAGE_NO_FRAME ||
+                     tier_of(c, page)->host_frame != PAGE_NO_FRAME))
+            return 1;
+    }
+    return 0;
+}
+
 /* The coldest tail that takes room on disk. Tails that only memory has stay there: a few are
  * stepped over, held out of the tree's order for so long. */
 static radix_node coldest_on_disk(core *c, uint64_t *ret_bytes) {
@@ -244,7 +267,7 @@ static radix_node coldest_on_disk(core *c, uint64_t *ret_bytes) {
     uint32_t n = 0;
     while (n < STEPS && (node = radix_coldest(c->tree)) != RADIX_NONE) {
         uint64_t bytes = record_bytes_of(c, node);
-        if (bytes > 0) {
+        if (bytes > 0 && !stays_above(c, node)) {
             *ret_bytes = bytes;
             found = node;
             break;

@@ -98,6 +98,19 @@ static void say_unused(const param_values *v) {
                   (unsigned long long)v->disk >> 20);
 }
 
+/* Legal, and seldom meant: most so where the arena was made for a large GPU, and "disk" left at its
+ * default. */
+static void say_smaller(const tenant *t) {
+    uint64_t above = t->n_arenas * t->arenas[0].header.data_bytes, below = t->values->disk;
+    if (t->disk && below < above)
+        log_write(
+            LOG_WARNING,
+            "\"disk\" is %llu MiB, less than the arena's %llu MiB: what has no room there is kept "
+            "in memory alone, and a restart does not find it; set \"disk\" to more than %llu MiB",
+            (unsigned long long)below >> 20, (unsigned long long)above >> 20,
+            (unsigned long long)above >> 20);
+}
+
 int tenant_open_tiers(tenant *t) {
     const param_values *v = t->values;
     char why[1024];
@@ -117,6 +130,8 @@ int tenant_open_tiers(tenant *t) {
         t->max_pages = arena_auto_pages(t->n_arenas * t->arenas[0].header.data_bytes + bytes +
                                         (v->disk_dir[0] ? v->disk : 0));
     int code = v->disk_dir[0] ? open_disk(t) : EXIT_CODE_OK;
+    if (code == EXIT_CODE_OK)
+        say_smaller(t);
     if (code == EXIT_CODE_OK) /* after the helper process was started, which has its own mapping */
         pin_host(t);
     return code;
