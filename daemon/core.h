@@ -288,6 +288,8 @@ typedef struct core_found {
 uint32_t core_found_realm(core *c, const void *canonical, size_t n_bytes);
 void core_found_page(core *c, const core_found *found);
 void core_found_all(core *c); /* the scan has ended */
+/* Records that were deleted since max_pages has no place for them. */
+uint64_t core_found_too_many(const core *c);
 
 /* Nothing that was on disk is there any more. */
 void core_disk_lost(core *c);

@@ -195,13 +195,15 @@ static void found_page(core *c, const core_found *found) {
     radix_node parent = parent_node(c, r, record);
     if (parent == RADIX_NONE || !is_held(c, parent) || record->n_tokens > r->page_tokens ||
         found->rows != record->n_tokens || record->slot >= radix_slots(c->tree, parent)) {
+        t->n_no_place += t->n_no_place > 0 && parent == RADIX_NONE;
         erase_record(c, found);
         return;
     }
     page_handle page = page_for(c, r, parent, found);
-    if (!page)
+    if (!page) {
+        t->n_no_place += !(t->was_flushed || r->was_flushed);
         erase_record(c, found);
-    else if (!entry_is_sealed(page_get(c->pages, page)))
+    } else if (!entry_is_sealed(page_get(c->pages, page)))
         seal_found(c, r, page_get(c->pages, page)->node, page, found);
     else if (!(tier_of(c, page)->flags & TIER_CHARGED))
         remember(c, page, record, found->bytes, TIER_STALE_RECORD);
@@ -219,6 +221,10 @@ uint32_t core_found_realm(core *c, const void *canonical, size_t n_bytes) {
         return 0;
     kvt_realm_req req = {.canonical = canonical, .n_bytes = (uint32_t)n_bytes};
     return realm_open(c, &req, why, sizeof why, &r) == KVT_OK ? r->number : 0;
+}
+
+uint64_t core_found_too_many(const core *c) {
+    return c->tiers ? c->tiers->n_no_place : 0;
 }
 
 void core_found_all(core *c) {

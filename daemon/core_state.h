@@ -307,6 +307,7 @@ typedef struct tiers {
     int was_flushed; /* everything, while the scan is under way */
     uint32_t *found; /* by key: page index + 1, while the scan is under way */
     uint32_t found_mask;
+    uint64_t n_no_place; /* records for which there is no page any more, and those behind them */
     radix_node *open; /* [max_pages] pinned nodes of the depth that the scan is at: core_found.c */
     uint32_t n_open, open_depth;
 

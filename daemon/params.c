@@ -161,11 +161,14 @@ const param params[] = {
      .low = 0,
      .high = UINT64_C(1) << 26,
      .standard = "0",
-     .text = "Pages that can be known at the same time. 0: as many as fit into the arena if each "
-             "takes no more than 4KiB, which is less than any model in use needs, and at least "
-             "1024, at most 4194304. A page costs about 400 bytes of the daemon's memory once it "
-             "is used, and nothing before, except 8 bytes in the arena's file; and 2 bytes a token "
-             "once an engine has said how important its rows are."},
+     .text =
+         "Pages that can be known at the same time, those on disk, too: a start with fewer deletes "
+         "the records that are too many, and the log counts them. 0: as many as fit into the arena "
+         "if each "
+         "takes no more than 4KiB, which is less than any model in use needs, and at least "
+         "1024, at most 4194304. A page costs about 400 bytes of the daemon's memory once it "
+         "is used, and nothing before, except 8 bytes in the arena's file; and 2 bytes a token "
+         "once an engine has said how important its rows are."},
     {.name = "max_slots",
      .type = PARAM_COUNT,
      .offset = AT(max_slots),
@@ -330,8 +333,10 @@ const param params[] = {
          "before they have to leave the arena, and come back when they are asked for. 0: no "
          "such tier, or, with a `disk_dir`, 64MiB, since pages go to disk and come back through "
          "it. It has places for as many pages as fit if each takes 4KiB, and at least 1024; where "
-         "`max_pages` is set and more, for as many as that, if they fit. Reserved at start, like "
-         "the arena."},
+         "`max_pages` is set and more, for as many as that, if they fit. Pages "
+         "that the arena has may have a copy here, so one smaller than the arena adds less than "
+         "its "
+         "size. Reserved at start, like the arena."},
     {.name = "disk_dir",
      .type = PARAM_TEXT,
      .flags = PARAM_PATH | PARAM_EMPTY,
@@ -350,7 +355,13 @@ const param params[] = {
      .high = 64 * TiB,
      .standard = "\"16GiB\"",
      .text =
-         "What the files in `disk_dir` may take, at every moment. A page counts with the size that "
+         "What the files in `disk_dir` may take, at every moment; with several tenants, those of "
+         "each: it is for one of them. A file that has more than that at a start is thrown away, "
+         "so "
+         "lowering this may cost all that is on disk. Less than the arena has is legal, and the "
+         "log "
+         "says so: what has no room on disk stays in memory alone. "
+         "A page counts with the size that "
          "it has in the arena; pages of 16 bits are stored smaller, so the files stay below."},
     {.name = "ladder",
      .type = PARAM_TEXT,

@@ -7,8 +7,11 @@
 #include "daemon/shell.h"
 #include "store/frames.h"
 
+#include <dirent.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <sys/stat.h>
 
@@ -98,6 +101,64 @@ static void say_unused(const param_values *v) {
                   (unsigned long long)v->disk >> 20);
 }
 
+/* --- folders that are nobody's -----------------------------------------------------------------
+ */
+
+static uint64_t bytes_in(const char *path) {
+    uint64_t bytes = 0;
+    struct stat st;
+    DIR *entries = opendir(path);
+    for (struct dirent *e; entries && (e = readdir(entries)) != NULL;)
+        if (fstatat(dirfd(entries), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+            S_ISREG(st.st_mode))
+            bytes += (uint64_t)st.st_size;
+    if (entries)
+        closedir(entries);
+    return bytes;
+}
+
+static int has_tier(const char *path) {
+    char name[3 * PARAM_MAX_TEXT_BYTES];
+    struct stat st;
+    return (size_t)snprintf(name, sizeof name, "%s/data.mdb", path) < sizeof name &&
+           lstat(name, &st) == 0 && S_ISREG(st.st_mode);
+}
+
+static int is_tenants(const shell *sh, const char *disk_dir, const char *name) {
+    for (uint32_t i = 0; sh->n_tenants > 1 && i < sh->n_tenants; i++)
+        if (strcmp(sh->tenants[i].values->disk_dir, disk_dir) == 0 &&
+            strcmp(sh->tenants[i].values->tenant, name) == 0)
+            return 1;
+    return 0;
+}
+
+static void say_stray(const char *path) {
+    log_write(LOG_WARNING,
+              "%s belongs to no tenant of this configuration, and its %llu KiB count in no budget: "
+              "delete it, if no configuration names it any more",
+              path, (unsigned long long)bytes_in(path) >> 10);
+}
+
+/* Of tenants that there are no more, or of the only one of a time when there were not several, or
+ * of several when there is only one. */
+static void say_strays(const tenant *t) {
+    const char *dir = t->values->disk_dir;
+    char path[2 * PARAM_MAX_TEXT_BYTES + 2];
+    for (uint32_t i = 0; i < t->index; i++)
+        if (strcmp(t->shell->tenants[i].values->disk_dir, dir) == 0)
+            return; /* was said */
+    if (t->shell->n_tenants > 1 && has_tier(dir))
+        say_stray(dir);
+    DIR *entries = opendir(dir);
+    for (struct dirent *e; entries && (e = readdir(entries)) != NULL;)
+        if (e->d_name[0] != '.' &&
+            (size_t)snprintf(path, sizeof path, "%s/%s", dir, e->d_name) < sizeof path &&
+            has_tier(path) && !is_tenants(t->shell, dir, e->d_name))
+            say_stray(path);
+    if (entries)
+        closedir(entries);
+}
+
 /* Legal, and seldom meant: most so where the arena was made for a large GPU, and "disk" left at its
  * default. */
 static void say_smaller(const tenant *t) {
@@ -132,6 +193,8 @@ int tenant_open_tiers(tenant *t) {
     int code = v->disk_dir[0] ? open_disk(t) : EXIT_CODE_OK;
     if (code == EXIT_CODE_OK)
         say_smaller(t);
+    if (code == EXIT_CODE_OK && t->disk)
+        say_strays(t);
     if (code == EXIT_CODE_OK) /* after the helper process was started, which has its own mapping */
         pin_host(t);
     return code;

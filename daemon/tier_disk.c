@@ -31,6 +31,7 @@ struct tier_disk {
     uint32_t realms[MAX_REALMS]; /* the last ones that were named to the disk, by number */
     uint32_t next_realm;
     trouble fullness, failures, unread;
+    int is_scanned; /* once, at least */
     uint64_t (*now_ms)(void *context);
     int (*is_stopped)(void *context);
     char dir[];
@@ -179,9 +180,18 @@ static void on_scan_done(void *context) {
     core_counts n;
     if (!d->core)
         return;
+    int is_first = !d->is_scanned;
+    d->is_scanned = 1;
     core_found_all(d->core);
     core_count(d->core, &n);
     log_write(LOG_INFO, "the disk holds %llu pages", (unsigned long long)n.pages_disk);
+    if (is_first && core_found_too_many(d->core) > 0)
+        log_write(
+            LOG_WARNING,
+            "disk: %llu pages in %s are deleted: with them more than %llu would be known, all "
+            "that \"max_pages\" allows; raise it to keep as many",
+            (unsigned long long)core_found_too_many(d->core), d->dir,
+            (unsigned long long)n.pages_max);
 }
 
 static void on_lost_all(void *context) {
