@@ -85,6 +85,7 @@ typedef struct core_record {
     uint64_t parent_serial; /* 0: depth 0, or the parent is `parent_in_job` */
     uint32_t parent_in_job; /* index + 1 of the parent in this job, 0: not in it */
     uint32_t depth;
+    uint32_t stored; /* bytes in the file. WRITE: out */
     uint16_t slot, n_tokens;
     uint32_t tokens[128];
 } core_record;

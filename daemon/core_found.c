@@ -116,13 +116,12 @@ static void erase_record(core *c, const core_found *found) {
         t->disk_used += found->disk_bytes;
 }
 
-static void remember(core *c, page_handle page, const core_record *record, uint32_t bytes,
-                     uint32_t flag) {
+static void remember(core *c, page_handle page, const core_record *record, uint32_t flag) {
     tier_page *at = tier_of(c, page);
     uint32_t *place = found_place(c, &record->key, record->serial);
     at->key = record->key;
     at->serial = record->serial;
-    at->record_bytes = bytes;
+    at->record_bytes = record->stored;
     tier_set_flags(c, page, flag, 0);
     if (*place == 0)
         *place = (uint32_t)page + 1;
@@ -137,7 +136,7 @@ static void seal_found(core *c, const realm *r, radix_node node, page_handle pag
     page_move(c->pages, page, PAGE_SEALED);
     page_set_sealed(c->pages, page, 0, found->rows);
     tier_sealed(c, page, realm_slot, slot, found->bytes);
-    remember(c, page, found->record, found->bytes, TIER_ON_DISK);
+    remember(c, page, found->record, TIER_ON_DISK);
     cool_sealed(c, page, realm_slot, slot, found->bytes);
     c->counts.pages_found++;
     c->wake = 1; /* a window's page may be what a node that is held lacked */
@@ -206,7 +205,7 @@ static void found_page(core *c, const core_found *found) {
     } else if (!entry_is_sealed(page_get(c->pages, page)))
         seal_found(c, r, page_get(c->pages, page)->node, page, found);
     else if (!(tier_of(c, page)->flags & TIER_CHARGED))
-        remember(c, page, record, found->bytes, TIER_STALE_RECORD);
+        remember(c, page, record, TIER_STALE_RECORD);
 }
 
 void core_found_page(core *c, const core_found *found) {

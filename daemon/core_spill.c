@@ -297,7 +297,8 @@ static void written_record(core *c, page_handle page, uint32_t in_job, core_reco
 static void write_add(core *c, core_job *job, page_handle page, const core_record *record) {
     tier_page *at = tier_of(c, page);
     job->records[job->n_copies] = *record;
-    /* Until a record that is there has been replaced, the larger of the two counts. */
+    /* How much smaller it is stored is not known yet; and until a record that is there has been
+     * replaced, the larger of the two counts. */
     if (!(at->flags & TIER_CHARGED) || at->record_bytes < at->bytes)
         set_record_bytes(c, page, at->bytes);
     core_copy *copy = tier_job_add(c, job, page, TIER_WRITING);
@@ -407,7 +408,7 @@ static void write_done(core *c, core_copy *copy, const core_record *record) {
     if (copy->status == KVT_OK) {
         at->serial = record->serial;
         tier_set_flags(c, copy->page, TIER_ON_DISK, TIER_WRITING | TIER_STALE_RECORD);
-        set_record_bytes(c, copy->page, copy->bytes);
+        set_record_bytes(c, copy->page, record->stored);
         c->counts.pages_written++;
         t->freed_bytes = 0;
         if (at->flags & TIER_NO_DISK && page_get(c->pages, copy->page)->node != RADIX_NONE)

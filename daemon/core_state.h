@@ -229,7 +229,7 @@ typedef struct tier_page {
     uint64_t read_at, lifted_at; /* tiers.moves when it came from the disk, and from the host */
     uint32_t host_frame;         /* PAGE_NO_FRAME: none */
     uint32_t bytes;              /* encoded */
-    uint32_t record_bytes;       /* of the record: it is written anew after the page has cooled */
+    uint32_t record_bytes;       /* stored, of the record; while it is written those of the page */
     uint32_t flags;              /* TIER_... */
     uint32_t realm;              /* slot */
     uint32_t depth;

@@ -350,8 +350,11 @@ static int take_done(disk *d, const disk_message *head, const uint8_t *rest, siz
         disk_done_item item;
         memcpy(&item, rest + sizeof done + i * sizeof item, sizeof item);
         r->items[i].status = status_in_range(item.status);
-        if (r->kind == DISK_WRITE && r->items[i].status == KVT_OK)
-            r->items[i].serial = item.serial;
+        if (r->kind != DISK_WRITE || r->items[i].status != KVT_OK)
+            continue;
+        r->items[i].serial = item.serial;
+        r->items[i].stored =
+            item.stored > 0 && item.stored < r->items[i].bytes ? item.stored : r->items[i].bytes;
     }
     d->slots[head->number] = NULL;
     d->free_slots[d->n_free++] = head->number;
@@ -395,7 +398,8 @@ static int take_found(disk *d, const disk_message *head, const uint8_t *rest, si
         memcpy(&item, rest + i * sizeof item, sizeof item);
         size_t bytes = 4 * (size_t)item.n_tokens;
         if (item.n_tokens == 0 || item.n_tokens > TIER_MAX_TOKENS || bytes > n - at ||
-            item.serial == 0 || item.bytes == 0 || item.realm >= d->n_scan_numbers)
+            item.serial == 0 || item.stored == 0 || item.stored > item.bytes ||
+            item.realm >= d->n_scan_numbers)
             return 0;
         memcpy(tokens, rest + at, bytes);
         at += bytes;
@@ -409,7 +413,8 @@ static int take_found(disk *d, const disk_message *head, const uint8_t *rest, si
                             .rows = item.rows,
                             .n_tokens = item.n_tokens,
                             .bytes = item.bytes,
-                            .disk_bytes = tier_record_bytes(item.bytes, item.n_tokens),
+                            .stored = item.stored,
+                            .disk_bytes = tier_record_bytes(item.stored, item.n_tokens),
                             .tokens = tokens};
         if (found.realm != DISK_NO_REALM && d->options.found)
             d->options.found(d->options.context, &found);

@@ -51,8 +51,9 @@ typedef struct disk_item {
     uint16_t slot;
     uint16_t rows;
     uint16_t n_tokens;
-    uint16_t raw16; /* WRITE: the bytes are 16-bit elements (codec f16): may be stored smaller */
-    uint32_t bytes; /* encoded */
+    uint16_t raw16;  /* WRITE: the bytes are 16-bit elements (codec f16): may be stored smaller */
+    uint32_t bytes;  /* encoded */
+    uint32_t stored; /* WRITE: out, bytes in the file */
     const uint32_t *tokens; /* the caller's, until the request is done */
     uint64_t host_offset;   /* of the bytes, in the host arena's file */
     kvt_status status;      /* out */
@@ -100,6 +101,7 @@ typedef struct disk_found {
     uint16_t rows;
     uint16_t n_tokens;
     uint32_t bytes;
+    uint32_t stored;        /* bytes in the file */
     uint64_t disk_bytes;    /* that it takes: tier_record_bytes */
     const uint32_t *tokens; /* valid during the call */
 } disk_found;

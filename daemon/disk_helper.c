@@ -290,8 +290,9 @@ static void serve_items(helper *h, const queued *q) {
     for (uint32_t i = 0; i < n; i++) {
         if (q->head.kind == DISK_WRITE && records[i].status == KVT_ENOENT && q->realm)
             q->realm->file = 0; /* swept away since it had no records: next time it is made anew */
-        items[i] =
-            (disk_done_item){.serial = records[i].serial, .status = (int32_t)records[i].status};
+        items[i] = (disk_done_item){.serial = records[i].serial,
+                                    .status = (int32_t)records[i].status,
+                                    .stored = records[i].stored};
     }
     say_done(h, q, &done, items);
 }
@@ -380,6 +381,7 @@ static void scanned(void *context, const tier_record *r) {
                                               .parent_serial = r->parent_serial,
                                               .depth = r->depth,
                                               .bytes = r->bytes,
+                                              .stored = r->stored,
                                               .realm = r->realm,
                                               .slot = r->slot,
                                               .rows = r->rows,

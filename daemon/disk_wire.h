@@ -56,7 +56,7 @@ typedef struct disk_wire_item {
     uint16_t rows;
     uint16_t n_tokens;
     uint16_t flags;
-    uint32_t zero;
+    uint32_t stored; /* FOUND: bytes in the file */
 } disk_wire_item;
 
 typedef struct disk_hello {
@@ -77,7 +77,7 @@ typedef struct disk_done {
 typedef struct disk_done_item {
     uint64_t serial;
     int32_t status;
-    uint32_t zero;
+    uint32_t stored; /* WRITE: bytes in the file */
 } disk_done_item;
 
 enum {

@@ -357,12 +357,10 @@ const param params[] = {
      .text =
          "What the files in `disk_dir` may take, at every moment; with several tenants, those of "
          "each: it is for one of them. A file that has more than that at a start is thrown away, "
-         "so "
-         "lowering this may cost all that is on disk. Less than the arena has is legal, and the "
-         "log "
-         "says so: what has no room on disk stays in memory alone. "
-         "A page counts with the size that "
-         "it has in the arena; pages of 16 bits are stored smaller, so the files stay below."},
+         "so lowering this may cost all that is on disk. Less than the arena has is legal, and the "
+         "log says so: what has no room on disk stays in memory alone. A page counts with what it "
+         "takes there where others come and go; so files that are new are smaller than that, most "
+         "of all with pages of less than 2KiB."},
     {.name = "ladder",
      .type = PARAM_TEXT,
      .flags = PARAM_EMPTY,

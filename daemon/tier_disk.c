@@ -135,6 +135,7 @@ static void on_done(void *context, disk_request *request) {
     for (uint32_t i = 0; i < request->n_items; i++) {
         job->copies[i].status = request->items[i].status;
         job->records[i].serial = request->items[i].serial;
+        job->records[i].stored = request->items[i].stored;
     }
     job->status = request->status;
     job->checked = request->checked;
@@ -164,6 +165,7 @@ static void on_found(void *context, const disk_found *found) {
                           .parent_serial = found->parent_serial,
                           .depth = found->depth,
                           .slot = found->slot,
+                          .stored = found->stored,
                           .n_tokens = found->n_tokens};
     if (!d->core || found->n_tokens > sizeof record.tokens / sizeof *record.tokens)
         return;

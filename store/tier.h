@@ -180,9 +180,11 @@ kvt_status tier_verify(tier *t, tier_place *place, uint64_t max_bytes, uint64_t 
 /* --- room --------------------------------------------------------------------------------------
  */
 
-/* What a page takes of the file, rounded up: what a caller counts with before it writes. A put may
- * still be refused, when free room lies in pieces. */
-uint64_t tier_record_bytes(uint32_t bytes, uint32_t n_tokens);
+/* What a page that is stored in so many bytes takes of the file, where others come and go: what a
+ * caller counts with. A put may still be refused, when free room lies in pieces. */
+uint64_t tier_record_bytes(uint32_t stored, uint32_t n_tokens);
+/* What writing it may take at worst: a put asks for as much, whatever the callers count. */
+uint64_t tier_record_room(uint32_t bytes, uint32_t n_tokens);
 
 typedef struct tier_usage {
     /* now */

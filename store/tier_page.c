@@ -175,7 +175,7 @@ static kvt_status put_one(tier *t, tier_record *r, tier_state *state, uint32_t *
 static kvt_status room_check(tier *t, const tier_record *records, uint32_t n) {
     uint64_t used, n_free, page = lmdb_page_bytes(t->lmdb), needed = 0;
     for (uint32_t i = 0; i < n; i++)
-        needed += tier_record_bytes(records[i].bytes, records[i].n_tokens);
+        needed += tier_record_room(records[i].bytes, records[i].n_tokens);
     if (t->limit_bytes < t->map_bytes - t->reserve_bytes &&
         tier_files_disk_free(&t->files) > needed + 2 * t->reserve_bytes)
         t->limit_bytes = t->map_bytes - t->reserve_bytes; /* the disk has room again */

@@ -124,6 +124,7 @@ kvt_test(test_store_model SOURCES test_store_model.c LIBS kvt_store ARGS 1 ${sto
 kvt_test(test_store_model_long TARGET test_store_model ARGS 2 50000000 LABELS slow TIMEOUT 1200)
 kvt_test(test_copy SOURCES test_copy.c LIBS kvt_kernels)
 kvt_test(test_tier SOURCES test_tier.c LIBS kvt_tier kvt_wire)
+kvt_test(test_tier_count SOURCES test_tier_count.c LIBS kvt_tier kvt_wire)
 kvt_test(test_tier_files SOURCES test_tier_files.c LIBS kvt_tier kvt_wire)
 kvt_test(test_tier_readers SOURCES test_tier_readers.c LIBS kvt_tier kvt_wire)
 kvt_test(test_disk SOURCES test_disk.c LIBS kvt_disk kvt_wire TIMEOUT 300)

@@ -321,7 +321,7 @@ static void stopped_while_full(void) {
 /* Many times the disk's budget goes through it: what is new takes the place of what is old, all of
  * it is written, and hardly a write is refused. */
 static void many_budgets(void) {
-    enum { PATHS = 5000, AT_ONCE = 100 };
+    enum { PATHS = 6000, AT_ONCE = 100 };
     e2e_daemon d = {0};
     e2e_worker w;
     uint32_t tokens[E2E_MAX_TOKENS];

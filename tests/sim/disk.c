@@ -53,6 +53,7 @@ static kvt_status write_one(sim_world *w, const core_job *job, core_copy *copy, 
     } else {
         name->serial = ++w->last_serial;
     }
+    name->stored = 1 + sim_below(w, copy->bytes);
     r = r ? r : other;
     *r = (sim_record){.used = 1, .name = *name, .n_bytes = copy->bytes, .rows = copy->rows};
     r->bytes = malloc(copy->bytes);
