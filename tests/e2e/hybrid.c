@@ -221,8 +221,8 @@ static void restart(void) {
     e2e_daemon d = {0};
     e2e_disk disk;
     e2e_disk_make(&disk);
-    const char *settings[] = {"arena=64MiB", "max_pages=2000", "host=64MiB",
-                              disk.setting,  "disk=256MiB",    NULL};
+    const char *settings[] = {"arena=64MiB", "max_pages=2000",        "host=64MiB", disk.setting,
+                              "disk=256MiB", "promote_wait_ms=60000", NULL};
     kvt_geometry geometry = hybrid();
     model m;
     e2e_start(&d, settings);
