@@ -9,7 +9,7 @@
  *   map_cuda.c  its data on a GPU (the module)    staging.c the staging file and its slots
  *   transport_nng.c  messages                     error.c   words and memory
  *   async.c     calls that do not block           view.c    leases of some rows
- *   layout.c    where a caller's KV lies
+ *   layout.c    where a caller's KV lies         suspect.c pages that are damaged
  *
  * THREADS. `lock` covers what is marked so; nothing that blocks is done under it. Bringing a
  * session up takes several round trips and belongs to one thread at a time: whoever holds the GATE
@@ -75,7 +75,8 @@ typedef struct kvt_device_work {
     int done; /* and `status` says how it went, `why` in words where it is not KVT_OK */
     kvt_status status;
     char why[KVT_DEVICE_WHY_BYTES];
-    uint32_t n_pages; /* encoded by it, and not yet sealed or dropped */
+    uint32_t n_pages;              /* encoded by it, and not yet sealed or dropped */
+    uint32_t first_page, end_page; /* decoded by it */
 } kvt_device_work;
 
 /* A page that was encoded for a lease and not yet sealed: its groups lie in one slot. */
@@ -168,10 +169,11 @@ struct kvt_client {
     char gpu_place[KVT_WIRE_MAX_GPU + 1]; /* on the bus: of the one that was named, or that the
                                              first thread that came to it was on; "": not known */
     char staging_dir[KVT_WIRE_MAX_PATH + 1];
-    kvt_arena *arena;  /* the session's; NULL: not mapped yet */
-    kvt_arena *arenas; /* all that are mapped */
-    kvt_lease *undo;   /* what the daemon must still be told to let go of */
-    int undoing;       /* a thread is telling it */
+    kvt_arena *arena;      /* the session's; NULL: not mapped yet */
+    kvt_arena *arenas;     /* all that are mapped */
+    kvt_lease *undo;       /* what the daemon must still be told to let go of */
+    int undoing;           /* a thread is telling it */
+    uint64_t deaf_boot_id; /* of a daemon that cut the connection when it was told of damage */
     kvt_crew crew;
 
     pthread_mutex_t staging_lock; /* of the staging files and their slots; taken before `lock` */
@@ -361,6 +363,13 @@ kvt_status kvt_lease_may_encode(const kvt_lease *lease, size_t page, uint32_t *r
 /* Room for n more encoded pages; then each can be noted. One of the same number is replaced. */
 kvt_status kvt_encoded_reserve(kvt_lease *lease, uint32_t n);
 void kvt_encoded_insert(kvt_lease *lease, const kvt_encoded *encoded);
+
+/* --- suspect.c ----------------------------------------------------------------------------------
+ */
+
+/* Whoever is inside has read a page of the lease, and it was damaged though the lease held. Changes
+ * no status; the words of the last error are void after it. */
+void kvt_suspect(const kvt_lease *lease, uint32_t page, uint32_t group);
 
 /* --- spans.c ------------------------------------------------------------------------------------
  */

@@ -32,8 +32,7 @@
  *   threads of the library, which block all signals and never call back. A kvt_pending may be used
  *   by one thread at a time, but for kvt_cancel.
  * - After fork() the child must not use a client of its parent: every call answers KVT_EFORK.
- *   The child may open a client of its own only after exec(), since the messaging library below
- *   does not survive a fork.
+ *   The child may open one of its own only after exec(): the messaging library survives no fork.
  *
  * TIME
  * - Every call that talks to the daemon ends within the client's timeout_ms (or the wait_ms that
@@ -100,7 +99,7 @@ typedef enum kvt_status {
     KVT_ENOENT = 12,    /* no such lease, realm, page or file */
     KVT_EEXIST = 13,    /* it is there already */
     KVT_ECORRUPT = 14,  /* a page's header, checksum or length is wrong. Nothing was stored or
-                           handed out */
+                           handed out; one that was held is forgotten: see kvt_decode */
     KVT_EORDER = 15,    /* a page was sealed before the page in front of it */
     KVT_EGEOMETRY = 16, /* the geometry is absurd, or not the one of the realm */
     KVT_ENOTSUP = 17,   /* known, but not in this build or not for this geometry */
@@ -302,8 +301,7 @@ typedef struct kvt_lease_info {
                                   one page. Less than n_tokens when there was no room for all */
     uint32_t page_tokens;
     uint32_t n_pages;       /* pages that cover held_tokens; the last may be used in part */
-    uint32_t foreign_pages; /* of these (of the first layer group), pages that another session
-                               sealed */
+    uint32_t foreign_pages; /* of these (of the first layer group), that another session sealed */
     uint32_t host_pages;    /* likewise, pages that were not in the arena when the path was asked */
     uint32_t disk_pages;    /* for, but in the host's memory, or on disk alone: brought up for it */
     uint32_t first_token[KVT_MAX_GROUPS]; /* each layer group can be decoded from this token on: 0
@@ -481,10 +479,12 @@ void kvt_layout_head_major(const kvt_geometry *geometry, size_t n_tokens, void *
  *
  * KVT_OK: the bytes are what was sealed. The generation of each page's frame was compared before
  * and after. Otherwise the contents of `to` are void: KVT_ESTALE (the lease was lost: a cut
- * connection and the grace time over, or another daemon), KVT_ECORRUPT (header or, with
- * KVT_OPEN_VERIFY, checksum), KVT_EINVAL (a range outside held_tokens or the layers, or in front of
- * kvt_lease_info.first_token of a layer group that it touches: of a hybrid model decode each group
- * by itself, from its own first token on; a token that the view has no row of).
+ * connection and the grace time over, or another daemon), KVT_EINVAL (a range outside held_tokens
+ * or the layers, or in front of kvt_lease_info.first_token of a layer group that it touches: of a
+ * hybrid model decode each group by itself, from its own first token on; a token that the view has
+ * no row of), KVT_ECORRUPT (header or, with KVT_OPEN_VERIFY, checksum: memory has failed. The
+ * daemon is told, which takes a round trip; it looks itself, and forgets the page with all behind
+ * it. Cure: release the lease, which goes on naming it, and acquire again).
  */
 kvt_status kvt_decode(kvt_lease *lease, size_t first_token, size_t n_tokens, uint32_t first_layer,
                       uint32_t n_layers, const kvt_layout *to);

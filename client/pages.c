@@ -74,10 +74,11 @@ static kvt_status decode_rows(const kvt_page_shape *shape, const uint8_t *bytes,
  * the lease was lost without our knowing, so what goes wrong in between only counts if the
  * generation is still the same after it.
  */
-static kvt_status decode_page(const kvt_lease *lease, const kvt_wire_page *page, const rows *r,
+static kvt_status decode_page(const kvt_lease *lease, uint32_t number, const rows *r,
                               kvt_page_copy *copy, row_walk *walk, size_t *done,
                               const kvt_layout *to) {
     const kvt_client *c = lease->client;
+    const kvt_wire_page *page = kvt_lease_page(lease, number, r->group);
     const kvt_page_shape *shape = &c->shapes[r->group];
     const uint8_t *bytes = NULL;
     if (!kvt_arena_is_fresh(lease->arena, page))
@@ -89,6 +90,8 @@ static kvt_status decode_page(const kvt_lease *lease, const kvt_wire_page *page,
                          done, to);
     if (!kvt_arena_was_fresh(lease->arena, page))
         return kvt_error_plain(KVT_ESTALE);
+    if (status == KVT_ECORRUPT)
+        kvt_suspect(lease, number, r->group);
     return status == KVT_OK ? KVT_OK : kvt_error_plain(status);
 }
 
@@ -100,8 +103,7 @@ static kvt_status decode(const kvt_lease *lease, row_walk walk, rows r, const kv
     size_t done = 0;
     while (walk.left > 0 && status == KVT_OK) {
         size_t token = walk.runs->first_token + walk.skip;
-        const kvt_wire_page *page = kvt_lease_page(lease, (uint32_t)(token / page_tokens), r.group);
-        status = decode_page(lease, page, &r, &copy, &walk, &done, to);
+        status = decode_page(lease, (uint32_t)(token / page_tokens), &r, &copy, &walk, &done, to);
     }
     free(copy.bytes);
     return status;
@@ -321,10 +323,11 @@ static void prune_encoded(kvt_lease *lease, kvt_encoded *encoded) {
  * Copy-on-write: the rows that are held come from the arena, encoded as they are. The whole page is
  * verified first, always: its bytes get a new checksum here, which must not vouch for damage.
  */
-static kvt_status encode_cow(const kvt_lease *lease, const kvt_page_shape *shape,
-                             const kvt_wire_page *page, uint32_t keep_rows, uint32_t n_rows,
-                             const kvt_layout *from, int is_first, void *to, size_t room,
-                             size_t *ret_bytes) {
+static kvt_status encode_cow(const kvt_lease *lease, uint32_t number, uint32_t group,
+                             uint32_t keep_rows, uint32_t n_rows, const kvt_layout *from, void *to,
+                             size_t room, size_t *ret_bytes) {
+    const kvt_page_shape *shape = &lease->client->shapes[group];
+    const kvt_wire_page *page = kvt_lease_page(lease, number, group);
     const uint8_t *bytes = NULL;
     kvt_page_copy copy = {0};
     uint32_t rows_there = 0;
@@ -337,13 +340,15 @@ static kvt_status encode_cow(const kvt_lease *lease, const kvt_page_shape *shape
     if (status == KVT_OK && rows_there < keep_rows)
         status = KVT_ECORRUPT;
     if (status == KVT_OK)
-        status = kvt_page_encode_cow(shape, bytes, page->bytes, keep_rows, n_rows, from, is_first,
-                                     to, room, ret_bytes);
+        status = kvt_page_encode_cow(shape, bytes, page->bytes, keep_rows, n_rows, from,
+                                     number == 0, to, room, ret_bytes);
     /* In too many pieces: the worker has the rows that are held as they were decoded. */
     if (status == KVT_ELIMIT)
         status = kvt_page_encode_raw(shape, bytes, page->bytes, n_rows, from, to, room, ret_bytes);
     if (!kvt_arena_was_fresh(lease->arena, page))
         status = KVT_ESTALE;
+    if (status == KVT_ECORRUPT)
+        kvt_suspect(lease, number, group);
     if (status != KVT_OK)
         kvt_error_plain(status);
 out:
@@ -360,9 +365,8 @@ static kvt_status encode_into(const kvt_lease *lease, uint32_t page, uint32_t gr
     kvt_status status;
     if (lease->held_tokens > first_token) {
         uint32_t keep_rows = lease->held_tokens - first_token;
-        return encode_cow(lease, shape, kvt_lease_page(lease, page, group),
-                          keep_rows < n_rows ? keep_rows : n_rows, n_rows, from, is_first, to, room,
-                          ret_bytes);
+        return encode_cow(lease, page, group, keep_rows < n_rows ? keep_rows : n_rows, n_rows, from,
+                          to, room, ret_bytes);
     } else if (is_first) {
         status = kvt_page_encode_first(shape, n_rows, from, to, room, ret_bytes);
     } else {

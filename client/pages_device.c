@@ -62,6 +62,23 @@ static void note(kvt_lease *lease, kvt_status status, const char *why) {
     snprintf(lease->device_why, sizeof lease->device_why, "%s", why);
 }
 
+/* The GPU says that some page is damaged, not which: the host looks for it. That is slow, and
+ * seldom. The pages are the lease's still. */
+static void find_damage(const kvt_lease *lease, const kvt_device_work *work) {
+    const kvt_client *c = lease->client;
+    kvt_page_copy copy = {0};
+    const uint8_t *bytes;
+    uint32_t n_rows;
+    for (uint32_t i = work->first_page; i < work->end_page && i < lease->n_pages; i++) {
+        const kvt_wire_page *page = kvt_lease_page(lease, i, 0);
+        if (page->bytes && kvt_arena_page(lease->arena, page, &copy, &bytes) == KVT_OK &&
+            kvt_page_check(&c->shapes[0], bytes, page->bytes, 1, &n_rows) == KVT_ECORRUPT &&
+            kvt_arena_was_fresh(lease->arena, page))
+            kvt_suspect(lease, i, 0);
+    }
+    free(copy.bytes);
+}
+
 void kvt_device_wait(kvt_lease *lease) {
     int n_decoded = 0;
     for (kvt_device_work *work = lease->work, *next; work; work = next) {
@@ -71,6 +88,8 @@ void kvt_device_wait(kvt_lease *lease) {
             continue; /* encoded pages: their statuses are theirs */
         if (lease->device_status == KVT_OK && work->status != KVT_OK)
             note(lease, work->status, work->why);
+        if (work->status == KVT_ECORRUPT && !lease->lost)
+            find_damage(lease, work);
         work->calls->drop(work->batch);
         remove_work(lease, work);
         n_decoded++;
@@ -87,7 +106,6 @@ kvt_status kvt_device_said(const kvt_lease *lease) {
 
 kvt_status kvt_device_finish(kvt_lease *lease, kvt_encoded *encoded) {
     kvt_device_work *work = encoded->work;
-    (void)lease;
     if (!work)
         return KVT_OK;
     wait_for(work);
@@ -97,6 +115,8 @@ kvt_status kvt_device_finish(kvt_lease *lease, kvt_encoded *encoded) {
         status = work->calls->result(work->batch, encoded->number, &encoded->bytes[0]);
         why = kvt_status_text(status);
     }
+    if (status == KVT_ECORRUPT && !lease->lost && encoded->page < lease->n_pages)
+        kvt_suspect(lease, encoded->page, 0); /* whose leading rows are kept */
     return status == KVT_OK ? KVT_OK
                             : kvt_error(status, "page %u could not be encoded by the GPU: %s",
                                         encoded->page, why);
@@ -252,6 +272,11 @@ static kvt_status plan_tokens(kvt_lease *lease, size_t first_token, size_t n_tok
     kvt_status status = fill_pieces(lease, first_token, end_token, blocks, pieces);
     if (status == KVT_OK)
         status = plan_of(lease, pieces, n, stream, ret_work);
+    if (status == KVT_OK) {
+        uint32_t page_tokens = lease->client->geometry.page_tokens;
+        (*ret_work)->first_page = (uint32_t)(first_token / page_tokens);
+        (*ret_work)->end_page = (uint32_t)((end_token - 1) / page_tokens) + 1;
+    }
     free(pieces);
     *ret_n = n;
     return status;

@@ -50,6 +50,7 @@ typedef enum kvt_op {
     KVT_OP_VERIFY = 21,     /* answered when every record on disk has been checked */
     KVT_OP_PREFETCH = 22,   /* brings the pages of a prefix up, ahead of an ACQUIRE */
     KVT_OP_IMPORTANCE = 23, /* of rows that a lease has: what a view with a budget picks by */
+    KVT_OP_SUSPECT = 24,    /* a page's bytes are damaged, a reader says: look at them */
     KVT_N_OPS
 } kvt_op;
 
@@ -332,6 +333,17 @@ typedef struct kvt_importance_rep {
     uint32_t n_rows; /* of these, whose pages can be had: it was noted of them */
 } kvt_importance_rep;
 
+/* A page of a lease, whose bytes are not right as the worker has read them in the arena. */
+typedef struct kvt_suspect_req {
+    uint64_t lease;
+    uint32_t page;  /* number in the path */
+    uint32_t group; /* layer group */
+} kvt_suspect_req;
+
+typedef struct kvt_suspect_rep {
+    uint32_t forgotten; /* 1: no ACQUIRE gets it any more; 0: the daemon finds it right */
+} kvt_suspect_rep;
+
 /* An importance (0 or more, finite) as 16 bits: its order is kept, and 8 bits of precision. */
 enum { KVT_WIRE_MAX_IMPORTANCE = 0xfeff };
 static inline uint16_t kvt_wire_importance(float importance) {
@@ -465,6 +477,8 @@ void kvt_wire_put_tiers_rep(kvt_writer *w, const kvt_tiers_rep *rep);
 void kvt_wire_put_prefetch_rep(kvt_writer *w, const kvt_prefetch_rep *rep);
 void kvt_wire_put_importance_req(kvt_writer *w, const kvt_importance_req *req); /* without them */
 void kvt_wire_put_importance_rep(kvt_writer *w, const kvt_importance_rep *rep);
+void kvt_wire_put_suspect_req(kvt_writer *w, const kvt_suspect_req *req);
+void kvt_wire_put_suspect_rep(kvt_writer *w, const kvt_suspect_rep *rep);
 void kvt_wire_put_event(kvt_writer *w, const kvt_event *event, const uint32_t *tokens);
 void kvt_wire_put_snapshot_rep(kvt_writer *w, const kvt_snapshot_rep *rep); /* without pages */
 void kvt_wire_put_text_rep(kvt_writer *w, const char *text, size_t n_bytes);
@@ -507,6 +521,8 @@ kvt_status kvt_wire_get_importance_req(const uint8_t *body, size_t n_bytes,
                                        kvt_importance_req *ret);
 kvt_status kvt_wire_get_importance_rep(const uint8_t *body, size_t n_bytes,
                                        kvt_importance_rep *ret);
+kvt_status kvt_wire_get_suspect_req(const uint8_t *body, size_t n_bytes, kvt_suspect_req *ret);
+kvt_status kvt_wire_get_suspect_rep(const uint8_t *body, size_t n_bytes, kvt_suspect_rep *ret);
 kvt_status kvt_wire_get_snapshot_req(const uint8_t *body, size_t n_bytes, kvt_snapshot_req *ret);
 /* Without a look at its pages: kvt_wire_next_event has that. */
 kvt_status kvt_wire_get_snapshot_rep(const uint8_t *body, size_t n_bytes, kvt_snapshot_rep *ret);

@@ -170,3 +170,38 @@ kvt_status kvt_wire_get_importance_rep(const uint8_t *body, size_t n_bytes,
         *ret = rep;
     return status;
 }
+
+/* --- suspect ------------------------------------------------------------------------------------
+ */
+
+void kvt_wire_put_suspect_req(kvt_writer *w, const kvt_suspect_req *req) {
+    kvt_wire_put_u64(w, req->lease);
+    kvt_wire_put_u32(w, req->page);
+    kvt_wire_put_u32(w, req->group);
+}
+
+void kvt_wire_put_suspect_rep(kvt_writer *w, const kvt_suspect_rep *rep) {
+    kvt_wire_put_u32(w, rep->forgotten);
+}
+
+kvt_status kvt_wire_get_suspect_req(const uint8_t *body, size_t n_bytes, kvt_suspect_req *ret) {
+    wire_reader r = {.at = body, .n_left = n_bytes};
+    kvt_suspect_req req;
+    req.lease = kvt_wire_take_u64(&r);
+    req.page = kvt_wire_take_u32(&r);
+    req.group = kvt_wire_take_u32(&r);
+    kvt_status status = kvt_wire_end(&r);
+    if (status == KVT_OK)
+        *ret = req;
+    return status;
+}
+
+kvt_status kvt_wire_get_suspect_rep(const uint8_t *body, size_t n_bytes, kvt_suspect_rep *ret) {
+    wire_reader r = {.at = body, .n_left = n_bytes};
+    kvt_suspect_rep rep = {.forgotten = kvt_wire_take_u32(&r)};
+    kvt_status status = kvt_wire_end(&r);
+    if (status != KVT_OK || rep.forgotten > 1)
+        return KVT_EPROTO;
+    *ret = rep;
+    return KVT_OK;
+}

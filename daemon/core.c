@@ -352,6 +352,9 @@ static void serve(core *c, request *rq) {
     case KVT_OP_IMPORTANCE:
         serve_importance(c, rq);
         break;
+    case KVT_OP_SUSPECT:
+        serve_suspect(c, rq);
+        break;
     case KVT_OP_STATUS:
     case KVT_OP_TREE:
     case KVT_OP_PINS:
@@ -439,6 +442,8 @@ void core_job_done(core *c, core_job *job) {
         c->n_jobs--;
         if (job->kind == CORE_JOB_SEAL)
             seal_job_done(c, job);
+        else if (job->kind == CORE_JOB_CHECK)
+            suspect_job_done(c, job);
         else
             stage_job_done(c, job);
     }

@@ -45,6 +45,7 @@ typedef enum core_job_kind {
     CORE_JOB_STAGE = 1, /* open a worker's staging file */
     CORE_JOB_UNSTAGE,   /* close it */
     CORE_JOB_SEAL,      /* copy pages from staging into frames, and check them */
+    CORE_JOB_CHECK,     /* check a page where it stands in the arena */
     CORE_JOB_DOWN,      /* copy pages from the arena into host frames */
     CORE_JOB_UP,        /* copy pages from host frames into the arena, and check them */
     CORE_JOB_COOL,      /* put pages into fewer bits, in the arena or in the host tier */
@@ -56,13 +57,13 @@ typedef enum core_job_kind {
 
 /* One page of a job. */
 typedef struct core_copy {
-    uint64_t from_offset; /* SEAL: in the staging file; DOWN: in the arena's data; UP, WRITE: in the
-                             host arena; COOL: in either, as in_host says */
+    uint64_t from_offset; /* SEAL: in the staging file; CHECK, DOWN: in the arena's data; UP, WRITE:
+                             in the host arena; COOL: in either, as in_host says */
     uint64_t to_offset;   /* SEAL, UP: in the arena's data; DOWN, READ: in the host arena; COOL: in
                              the same as from_offset */
     uint32_t bytes;
     uint32_t rows;               /* that the page must say it has */
-    const kvt_page_shape *shape; /* SEAL, UP; COOL: [n_rungs], of the ladder */
+    const kvt_page_shape *shape; /* SEAL, CHECK, UP; COOL: [n_rungs], of the ladder */
     uint32_t to_bytes;           /* COOL: that it must have under the rung behind this one: */
     uint8_t rung; /* COOL: which its codecs are of; KVT_EGEOMETRY: this is the right one */
     uint8_t n_rungs, is_first, in_host; /* COOL; is_first: of a path */
@@ -189,7 +190,12 @@ typedef struct core_env {
                      size_t room);
 } core_env;
 
-enum { CORE_TIER_JOBS = 16, CORE_COOL_JOBS = 1, CORE_MAX_ARENAS = KVT_MAX_DEVICES };
+enum {
+    CORE_TIER_JOBS = 16,
+    CORE_COOL_JOBS = 1,
+    CORE_CHECK_JOBS = 4, /* of these a session has one at most */
+    CORE_MAX_ARENAS = KVT_MAX_DEVICES,
+};
 
 /* One of the arenas, all of which are equally large. */
 typedef struct core_arena {
@@ -219,7 +225,7 @@ typedef struct core_config {
     uint32_t max_leases;             /* of a session */
     uint32_t max_leases_total;       /* of all */
     uint32_t max_claimed_pages;      /* of a session, unsealed */
-    uint32_t max_jobs;               /* under way at once; CORE_TIER_JOBS + CORE_COOL_JOBS beside */
+    uint32_t max_jobs;               /* under way at once; beside: CORE_TIER_JOBS and so on */
     policy_rule policy;              /* who goes first when room is needed */
     uint32_t grace_ms;               /* an orphaned session is kept so long */
     uint32_t max_wait_ms;            /* bound of WAIT */
@@ -360,6 +366,8 @@ typedef struct core_counts {
     uint64_t pages_promoted;   /* copied up from the host tier */
     uint64_t pages_lost;       /* a lower tier did not give them back right, or one in front of
                                   them: forgotten */
+    uint64_t pages_damaged;    /* copies of sealed pages, in the arena, in host memory or on disk,
+                                  that turned out to be damaged, and were dropped */
     uint64_t tier_errors;      /* copies, reads and writes that failed */
     uint64_t reads_failed;     /* pages that could not be read from the disk, and are still there */
     uint64_t pages_found;      /* on disk, at start */

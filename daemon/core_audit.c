@@ -348,6 +348,7 @@ static void audit_pages(audit *a) {
             a->refs[(uint32_t)job->copies[k].page]++;
         }
     }
+    suspects_refs_of(c, a->refs, a->pins);
     tiers_refs_of(c, a->refs);
     cooling_refs_of(c, a->refs, 0);
     page_table_each(c->pages, audit_page, a);

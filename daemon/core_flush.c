@@ -146,6 +146,25 @@ static void let_go_on_disk(core *c) {
 /* --- requests -----------------------------------------------------------------------------------
  */
 
+/* While the disk is still being read, what is on it and was not found yet cannot be looked at: all
+ * of the realm's (NULL: of everybody's) is forgotten. */
+static void flush_unfound(core *c, realm *r) {
+    if (!c->tiers || !c->tiers->found)
+        return;
+    if (r)
+        r->was_flushed = 1;
+    else
+        c->tiers->was_flushed = 1;
+}
+
+void flush_from(core *c, realm *r, radix_node top) {
+    kvt_flush_rep rep = {0};
+    flush_unfound(c, r);
+    flush_subtree(c, top, &rep);
+    let_go_on_disk(c);
+    c->wake = 1;
+}
+
 static void flush_realm(core *c, const realm *r, kvt_flush_rep *rep) {
     flush_children(c, r->root, NULL, 0, rep);
 }
@@ -161,17 +180,6 @@ static void flush_prefix(core *c, const realm *r, const uint32_t *tokens, uint32
             return;
     }
     flush_children(c, parent, tokens, n_tokens, rep);
-}
-
-/* While the disk is still being read, what is on it and was not found yet cannot be looked at: all
- * of the realm's (NULL: of everybody's) is forgotten. */
-static void flush_unfound(core *c, realm *r) {
-    if (!c->tiers || !c->tiers->found)
-        return;
-    if (r)
-        r->was_flushed = 1;
-    else
-        c->tiers->was_flushed = 1;
 }
 
 static void reply_flush(core *c, core_ticket ticket, uint64_t number, const kvt_flush_rep *rep) {

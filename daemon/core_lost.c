@@ -96,6 +96,7 @@ uint32_t page_let_go(core *c, page_handle page) {
             shorten(c, &c->groups[i].anchor, top);
     pins_end_below(c, top);
     found_let_go(c, top);
+    suspects_let_go(c, top);
     radix_node parent = radix_parent(c->tree, top);
     uint32_t n_pages = subtree_forget(c, top);
     flushed_let_go(c, parent);

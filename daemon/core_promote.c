@@ -231,6 +231,7 @@ static void up_done(core *c, core_copy *copy) {
     frame_free(c, copy->frame);
     c->counts.tier_errors++;
     if (copy->status == KVT_ECORRUPT && !(at->flags & TIER_BUSY)) {
+        damage_note(c, copy->page, "in the host tier");
         tier_drop_host(c, copy->page);
         if (!(at->flags & TIER_ON_DISK)) {
             page_lost(c, copy->page);
@@ -262,6 +263,8 @@ static void read_done(core *c, core_copy *copy) {
             page_let_go(c, copy->page);
         return;
     }
+    if (copy->status == KVT_ECORRUPT)
+        damage_note(c, copy->page, "on disk");
     tier_set_flags(c, copy->page, 0, TIER_ON_DISK);
     page_lost(c, copy->page);
 }

@@ -342,6 +342,13 @@ typedef struct held_flush {
     uint64_t due_ms;
 } held_flush;
 
+/* A page that a worker calls damaged, while a job looks at it: core_damage.c. */
+typedef struct suspect {
+    core_job job;
+    core_copy copy;    /* page 0: this place is free */
+    radix_node pinned; /* its node, which stays in the tree and the arena; RADIX_NONE: not pinned */
+} suspect;
+
 struct core {
     core_config config;
     core_env env;
@@ -417,6 +424,10 @@ struct core {
     core_copy *copies;
     core_job *free_jobs;
     uint32_t n_jobs; /* under way, all kinds */
+
+    suspect suspects[CORE_CHECK_JOBS];
+    uint32_t n_suspects;     /* that are being looked at */
+    uint32_t n_damage_lines; /* that the log has of damaged pages */
 
     tiers *tiers;     /* NULL: the arena is all there is */
     cooling *cooling; /* NULL: no page is put into fewer bits */
@@ -657,6 +668,16 @@ void importance_leave(core *c, radix_node from, radix_node to); /* a longer one 
 /* Of all rows of a path. */
 void importance_gather(const core *c, const realm *r, const held_prefix *h, uint16_t *to);
 
+/* --- core_damage.c --- */
+void serve_suspect(core *c, request *rq);
+void suspect_job_done(core *c, core_job *job);
+void suspects_let_go(core *c, radix_node top); /* their pins below it, with itself */
+/* Of their jobs, added to refs[page index] and pins[node]. */
+void suspects_refs_of(const core *c, uint32_t *refs, uint32_t *pins);
+/* A copy of the page is damaged and dropped: counted, and said. `where`: of what is not in the
+ * arena. */
+void damage_note(core *c, page_handle page, const char *where);
+
 /* --- core_view_audit.c --- */
 /* Adds the references of views to refs [page table]. */
 kvt_status views_audit(const core *c, uint32_t *refs, char *why, size_t why_bytes);
@@ -713,7 +734,9 @@ void spans_check_match(const core *c, radix_node from, radix_match *m);
 
 /* --- core_flush.c --- */
 void serve_flush(core *c, request *rq);
-uint64_t flushes_tick(core *c, uint64_t now_ms);       /* answers those that are done */
+uint64_t flushes_tick(core *c, uint64_t now_ms); /* answers those that are done */
+/* As if the path up to this node had been flushed; nothing waits for the disk to forget. */
+void flush_from(core *c, realm *r, radix_node top);
 int is_flushed(const core *c, radix_node node);        /* itself, or something in front of it */
 int is_on_disk_alone(const core *c, page_handle page); /* and no job is at it */
 /* The way to unpin: what was flushed meanwhile goes with its last pin. */

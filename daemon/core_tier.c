@@ -31,7 +31,8 @@
 
 uint32_t page_slack(const core_config *config) {
     uint32_t of_cooling = config->ladder && config->ladder[0] ? COOL_BATCH : 0;
-    return config->max_pages + of_cooling + (config->host_bytes ? TIER_JOBS * TIER_BATCH : 0);
+    return config->max_pages + of_cooling + CORE_CHECK_JOBS +
+           (config->host_bytes ? TIER_JOBS * TIER_BATCH : 0);
 }
 
 static kvt_status open_order(uint32_t pages, uint32_t room, void **memory, order **ret_order) {

@@ -42,15 +42,18 @@ static kvt_status take_page(const core_copy *copy, kvt_device *device, const job
     return device->ops->check(device, copy->shape, copy->to_offset, copy->bytes, ret_rows);
 }
 
-static kvt_status copy_page(core_copy *copy, kvt_device *device, const job_staging *from) {
-    uint32_t rows;
-    kvt_status status = take_page(copy, device, from, &rows);
-    /* Who hands pages in has said hello and named the realm: a version or a shape that is not ours
-     * is a header that was damaged. */
+/* Who hands pages in has said hello and named the realm: a version or a shape that is not ours is a
+ * header that was damaged. */
+static kvt_status judge(kvt_status status, uint32_t rows, const core_copy *copy) {
     if (status == KVT_EVERSION || status == KVT_EGEOMETRY)
         return KVT_ECORRUPT;
-    if (status == KVT_OK && rows != copy->rows)
-        return KVT_ECORRUPT;
+    return status == KVT_OK && rows != copy->rows ? KVT_ECORRUPT : status;
+}
+
+static kvt_status copy_page(core_copy *copy, kvt_device *device, const job_staging *from) {
+    uint32_t rows = 0;
+    kvt_status status = take_page(copy, device, from, &rows);
+    status = judge(status, rows, copy);
     if (status == KVT_OK)
         copy->saturated = saturated_of(copy, device);
     return status;
@@ -59,5 +62,16 @@ static kvt_status copy_page(core_copy *copy, kvt_device *device, const job_stagi
 void job_run_seal(core_job *job, kvt_device *device, const job_staging *from) {
     for (uint32_t i = 0; i < job->n_copies; i++)
         job->copies[i].status = copy_page(&job->copies[i], device, from);
+    job->status = KVT_OK;
+}
+
+void job_run_check(core_job *job, kvt_device *device) {
+    for (uint32_t i = 0; i < job->n_copies; i++) {
+        core_copy *copy = &job->copies[i];
+        uint32_t rows = 0;
+        kvt_status status =
+            device->ops->check(device, copy->shape, copy->from_offset, copy->bytes, &rows);
+        copy->status = judge(status, rows, copy);
+    }
     job->status = KVT_OK;
 }

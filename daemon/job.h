@@ -22,6 +22,9 @@ typedef struct job_staging {
  */
 void job_run_seal(core_job *job, kvt_device *device, const job_staging *from);
 
+/* Looks at the pages where they stand. KVT_ECORRUPT, KVT_EIO: nothing is known of them. */
+void job_run_check(core_job *job, kvt_device *device);
+
 /* Copies the pages of a CORE_JOB_DOWN or CORE_JOB_UP; host is the data of the host arena. */
 void job_run_tier(core_job *job, kvt_device *device, char *host);
 

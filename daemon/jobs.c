@@ -162,6 +162,9 @@ static void run_job(jobs *j, core_job *job) {
         job_run_seal(job, j->options.device, &staging);
         return;
     }
+    case CORE_JOB_CHECK:
+        job_run_check(job, j->options.device);
+        return;
     case CORE_JOB_DOWN:
     case CORE_JOB_UP:
         job_run_tier(job, j->options.device, j->options.host);

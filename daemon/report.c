@@ -51,6 +51,7 @@
     X(pages_read)                                                                                  \
     X(pages_promoted)                                                                              \
     X(pages_lost)                                                                                  \
+    X(pages_damaged)                                                                               \
     X(tier_errors)                                                                                 \
     X(reads_failed)                                                                                \
     X(pages_found)                                                                                 \

@@ -129,7 +129,7 @@ static uint32_t max_jobs(const param_values *values) {
 static uint32_t sum_jobs(const shell *sh) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < sh->n_tenants; i++)
-        n += max_jobs(sh->tenants[i].values) + CORE_TIER_JOBS;
+        n += max_jobs(sh->tenants[i].values) + CORE_TIER_JOBS + CORE_COOL_JOBS + CORE_CHECK_JOBS;
     return n;
 }
 

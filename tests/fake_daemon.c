@@ -326,6 +326,19 @@ static kvt_status serve_importance(exchange *x) {
     return KVT_OK;
 }
 
+static kvt_status serve_suspect(exchange *x) {
+    kvt_suspect_req req;
+    CHECK_EQ(kvt_wire_get_suspect_req(x->body, x->header.body_bytes, &req), KVT_OK);
+    CHECK_EQ(req.group, 0);
+    x->f->n_suspects++;
+    x->f->suspect = req.page;
+    if (!lease_of(x->f, x->session, req.lease))
+        return KVT_ENOENT;
+    kvt_suspect_rep rep = {.forgotten = 1};
+    kvt_wire_put_suspect_rep(x->w, &rep);
+    return KVT_OK;
+}
+
 static kvt_status serve_wait(exchange *x) {
     kvt_wait_req req;
     CHECK_EQ(kvt_wire_get_wait_req(x->body, x->header.body_bytes, &req), KVT_OK);
@@ -424,6 +437,8 @@ static kvt_status serve(exchange *x) {
         return serve_seal(x);
     case KVT_OP_IMPORTANCE:
         return serve_importance(x);
+    case KVT_OP_SUSPECT:
+        return serve_suspect(x);
     case KVT_OP_RELEASE:
         return serve_release(x);
     case KVT_OP_CANCEL:

@@ -130,10 +130,11 @@ typedef struct fake_daemon {
     int n_out_of_order; /* numbers that were not above the newest */
     uint64_t last_number[KVT_N_OPS];
     uint64_t cancelled;
-    kvt_acquire_req asked;  /* the last ACQUIRE; its pointers are void */
-    uint32_t asked_sum;     /* of its tokens, and of its spans' first tokens */
-    uint32_t importance[3]; /* of the last IMPORTANCE: first_row, n_rows, sum */
-    uint16_t order[65536];  /* ops in the order of their coming */
+    kvt_acquire_req asked;        /* the last ACQUIRE; its pointers are void */
+    uint32_t asked_sum;           /* of its tokens, and of its spans' first tokens */
+    uint32_t n_suspects, suspect; /* SUSPECTs that came, and the page of the last */
+    uint32_t importance[3];       /* of the last IMPORTANCE: first_row, n_rows, sum */
+    uint16_t order[65536];        /* ops in the order of their coming */
     uint32_t n_order;
     fake_connection connections[FAKE_MAX_CONNECTIONS];
     uint32_t next_pipe;

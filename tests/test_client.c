@@ -339,10 +339,27 @@ static void test_damage(void) {
     kvt_lease *lease = kit_acquire(client, 32, 0), *watched = kit_acquire(careful, 32, 0);
     fake_page_bytes(&fake, 1)[KVT_PAGE_HEADER_BYTES + 5] ^= 0x10;
     CHECK_STATUS(kit_decode(lease, &out, 0, 32), KVT_OK); /* not asked to look */
+    CHECK_EQ(fake.n_suspects, 0);
     CHECK_EQ(kit_decode(watched, &out, 0, 32), KVT_ECORRUPT);
+    CHECK_EQ(fake.n_suspects, 1); /* the daemon has been told, and of which page */
+    CHECK_EQ(fake.suspect, 1);
     check_decode(watched, &out, 1, 0, 16);
     fake_page_bytes(&fake, 0)[40] ^= 1; /* in the header: seen by everybody */
     CHECK_EQ(kit_decode(lease, &out, 0, 1), KVT_ECORRUPT);
+    CHECK_EQ(fake.n_suspects, 2);
+    CHECK_EQ(fake.suspect, 0);
+    fake_refuse(&fake, KVT_OP_SUSPECT, KVT_EPROTO, 1); /* what it says to that changes nothing */
+    CHECK_EQ(kit_decode(lease, &out, 0, 1), KVT_ECORRUPT);
+    CHECK(strstr(kvt_last_error(), "checksum"));
+    fake_do(&fake, KVT_OP_SUSPECT, FAKE_GARBLE, 1);
+    CHECK_EQ(kit_decode(lease, &out, 0, 1), KVT_ECORRUPT);
+    /* One that cuts the connection for it is told no more. */
+    fake_do(&fake, KVT_OP_SUSPECT, FAKE_CUT_BEFORE, 2);
+    for (int i = 0; i < 3; i++) {
+        CHECK_EQ(kit_decode(lease, &out, 0, 1), KVT_ECORRUPT);
+        CHECK_EQ(fake.tricks_left[KVT_OP_SUSPECT], 1);
+    }
+    fake_do(&fake, KVT_OP_SUSPECT, FAKE_SERVE, 0);
     fake_bump(&fake, 0); /* another's page by now: that counts more than what is in it */
     CHECK_EQ(kit_decode(lease, &out, 0, 1), KVT_ESTALE);
     CHECK_EQ(kit_decode(lease, &out, 15, 2), KVT_ESTALE);

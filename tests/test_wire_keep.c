@@ -183,12 +183,29 @@ static void test_importance(void) {
     free(big);
 }
 
+static void test_suspect(void) {
+    static const uint8_t body[] = {8, 7, 6, 5, 4, 3, 2, 1, 2, 1, 0, 0, 3, 0, 0, 0};
+    kvt_suspect_req req = {.lease = UINT64_C(0x0102030405060708), .page = 258, .group = 3};
+    kvt_suspect_rep rep = {.forgotten = 1};
+    START(w);
+    kvt_wire_put_suspect_req(&w, &req);
+    check_written("SUSPECT", &w, body, sizeof body);
+    check_body("SUSPECT", rewrite_suspect_req, body, sizeof body);
+    kvt_wire_start(&w, scratch, sizeof scratch);
+    kvt_wire_put_suspect_rep(&w, &rep);
+    check_written("suspect", &w, B(1, 0, 0, 0));
+    check_body("suspect", rewrite_suspect_rep, B(1, 0, 0, 0));
+    check_body("suspect that is right", rewrite_suspect_rep, B(0, 0, 0, 0));
+    refuse_body("suspect, more than forgotten", rewrite_suspect_rep, B(2, 0, 0, 0));
+}
+
 int main(void) {
     test_spans();
     test_keep();
     test_events();
     test_tiers();
     test_importance();
+    test_suspect();
     printf("wire: all messages as written\n");
     return 0;
 }

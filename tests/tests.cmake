@@ -31,7 +31,7 @@ else()
     set(sim_seeds 1000)
 endif()
 kvt_test(sim SOURCES sim/main.c sim/clock.c sim/world.c sim/daemon.c sim/worker.c sim/keep.c
-         sim/mirror.c sim/payload.c sim/ranks.c sim/disk.c sim/view.c LIBS kvt_core kvt_device
+         sim/mirror.c sim/payload.c sim/ranks.c sim/disk.c sim/view.c sim/damage.c LIBS kvt_core kvt_device
          ARGS --count ${sim_seeds} TIMEOUT 900)
 kvt_test(sim_deep TARGET sim ARGS --seed 1000 --count 10000 LABELS slow TIMEOUT 3600)
 # The same with the arena on a GPU, which is a stand-in: cuda/README.md. Its kernels run thread by
@@ -48,7 +48,7 @@ function(kvt_on_gpu name)
     set_property(TEST e2e_${name}_gpu APPEND PROPERTY ENVIRONMENT KVT_TEST_DEVICE=cuda)
     cuda_emulated(e2e_${name}_gpu)
 endfunction()
-foreach(name kill cut death access flight share drift keep tiers lost spill source cool spans views realms room counts)
+foreach(name kill cut death access flight share drift keep tiers lost damage spill source cool spans views realms room counts)
     kvt_test(e2e_${name} SOURCES e2e/${name}.c e2e/e2e.c LIBS kvtrunk_static kvt_oracle
              LABELS e2e NEEDS kvtrunkd TIMEOUT 900)
     kvt_on_gpu(${name})
@@ -95,6 +95,7 @@ kvt_test(test_config SOURCES test_config.c LIBS kvt_config)
 kvt_test(test_trouble SOURCES test_trouble.c LIBS kvt_daemon)
 kvt_test(test_health SOURCES test_health.c LIBS kvt_daemon)
 kvt_test(test_seal_room SOURCES test_seal_room.c LIBS kvt_core)
+kvt_test(test_suspect SOURCES test_suspect.c LIBS kvt_core)
 kvt_test(test_inbox SOURCES test_inbox.c LIBS kvt_daemon LABELS threads)
 kvt_test(test_jobs SOURCES test_jobs.c LIBS kvt_daemon LABELS threads)
 

@@ -96,6 +96,12 @@ void sim_job_run(sim_world *w, core_job *job) {
                 job->copies[i].status = KVT_EIO;
         return;
     }
+    if (job->kind == CORE_JOB_CHECK) {
+        job_run_check(job, w->device);
+        if (sim_chance(w, 50))
+            job->copies[0].status = KVT_EIO;
+        return;
+    }
     if (job->kind == CORE_JOB_COOL) {
         job_run_cool(job, w->device, (char *)w->host);
         for (uint32_t i = 0; i < job->n_copies; i++)

@@ -47,7 +47,8 @@ static void check_total(const sim_total *total) {
         CHECK(n->lifted && n->cooled && n->cooled_reads && n->view_alone && n->view_picks &&
               n->view_together && n->down && n->up && n->disk_writes && n->disk_reads && n->found &&
               n->parts_found && n->ranks_back && n->lost && n->full && n->gpu_refused &&
-              n->cut_claims && n->late_seals);
+              n->cut_claims && n->late_seals && n->damages && n->damaged && n->lies &&
+              n->forgotten);
 }
 
 int main(int argc, char **argv) {

@@ -480,6 +480,12 @@ static void read_end(sim_world *w, sim_worker *k) {
     uint32_t payload_slot = sim_rank(w, k) * w->geometry.n_groups + k->read_group;
     uint64_t wrong = sim_payload_wrong(w, payload_slot, l->tokens, k->read_page, rows,
                                        k->read_bytes, page->bytes);
+    if (wrong == UINT64_MAX && k->arena_of == w && sim_is_damaged(w, l, page)) {
+        w->n.damaged++;
+        if (!k->op && k->state == WORKER_READY && l->stale == 0)
+            sim_suspect(w, k, k->read_lease, k->read_group, k->read_page);
+        return;
+    }
     if (wrong)
         sim_fail(w, "worker %u: page %u of lease %llx has %llu wrong elements", k->index,
                  k->read_page, (unsigned long long)l->id, (unsigned long long)wrong);
@@ -537,6 +543,7 @@ static void take_lease(sim_world *w, sim_worker *k, const uint8_t *body, size_t 
     kvt_lease_rep rep;
     CHECK_EQ(kvt_wire_get_lease_rep(body, n, &rep), KVT_OK);
     sim_lease *l = &k->leases[k->op_lease];
+    int is_new = k->op == KVT_OP_ACQUIRE && !l->used;
     if (rep.held_tokens > rep.n_tokens || rep.n_tokens != k->op_path.n_tokens)
         sim_fail(w, "worker %u: %u of %u tokens held, %u asked for", k->index, rep.held_tokens,
                  rep.n_tokens, k->op_path.n_tokens);
@@ -556,6 +563,8 @@ static void take_lease(sim_world *w, sim_worker *k, const uint8_t *body, size_t 
     sim_view_take(w, k, l, &rep);
     if (!l->is_view)
         take_lists(w, k, l, rep.n_lists, rep.lists);
+    if (is_new && !l->request) /* what ranks get together was found when the first one asked */
+        sim_forgotten_check(w, k, l);
     if (k->op == KVT_OP_ACQUIRE && l->request)
         sim_ranks_check(w, k, l);
 }
@@ -684,6 +693,8 @@ void sim_worker_message(sim_world *w, sim_worker *k, const uint8_t *bytes, size_
         take_seal(w, k, body, header.body_bytes);
     else if (op == KVT_OP_PIN || op == KVT_OP_FLUSH)
         sim_keep_reply(w, k, op, body, header.body_bytes);
+    else if (op == KVT_OP_SUSPECT)
+        sim_suspect_reply(w, k, body, header.body_bytes);
     else if (op == KVT_OP_RELEASE)
         take_release(w, k, body, header.body_bytes);
     k->op = 0;
@@ -723,6 +734,10 @@ static void do_next(sim_world *w, sim_worker *k) {
         uint32_t what = sim_below(w, 10), to_seal = w->geometry.n_ranks > 1 ? 9 : 5;
         if (l && l->stale == 0 && sim_below(w, 12) == 0) {
             sim_importance(w, k, (uint32_t)slot);
+            return;
+        }
+        if (l && l->stale == 0 && sim_chance(w, 15)) {
+            sim_hurt(w, k, (uint32_t)slot);
             return;
         }
         if (room >= 0 && sim_ranks_due(w, k) && sim_below(w, 2))

@@ -30,11 +30,12 @@
  *     error, does not answer for a while, or has lost everything; after a daemon's death it has
  * what was written, and is found again while workers ask already; keys are so short that different
  *     pages have the same one
+ *   - a bit of a page in the arena flips; a worker calls a page damaged that is not
  *   - pages cool, in half of the worlds; encoding them anew fails, or some element cannot be
  *   - a worker of a uid that belongs to no tenant says hello; one names a staging file of another
  *     tenant; one has the uid of one tenant and the gid of the next
- * What is not modelled: a message that arrives damaged (a local stream does not), memory that
- * changes by itself, two workers of one session.
+ * What is not modelled: a message that arrives damaged (a local stream does not), other memory
+ * that changes by itself, two workers of one session.
  *
  * WHAT IS CHECKED
  *   - core_audit after every event
@@ -49,6 +50,8 @@
  *   - a view has the rows that it must have, no others, and their pages stay although all between
  *     may go
  *   - what of a path with windows is held: against trying every length (core_audit)
+ *   - only a page that was damaged reads as wrong; whoever has been told that it is forgotten does
+ *     not get it any more
  *   - a lease of a session that was never cut is never stale
  *   - a mirror that is kept by events alone is what the core says can be had, after every event,
  *     and events are numbered without a gap; it knows where the pages of a lease came from
@@ -77,7 +80,8 @@ enum {
     SIM_MAX_STAGINGS = 4096,
     SIM_STAGING_SLOTS = 4,
     SIM_MAX_ARENAS = 64,
-    SIM_MAX_PINS = 64,    /* that the simulator watches at the same time */
+    SIM_MAX_PINS = 64, /* that the simulator watches at the same time */
+    SIM_MAX_DAMAGES = 256,
     SIM_MAX_PLACES = 320, /* pages of a core */
     SIM_MAX_RECORDS = 512,
     SIM_MAX_GROUPS = 2,
@@ -165,6 +169,12 @@ typedef struct sim_lease {
     kvt_wire_run runs[SIM_MAX_TOKENS];
 } sim_lease;
 
+/* A page that was damaged where it stood: as long as its frame has this generation. */
+typedef struct sim_damage {
+    uint64_t generation; /* 0: none */
+    uint32_t arena, gpu, frame;
+} sim_damage;
+
 /* What the ranks of an engine ask for next. */
 typedef struct sim_engine {
     uint64_t request, base; /* base: the request that it goes on from, 0: none */
@@ -220,6 +230,10 @@ typedef struct sim_worker {
     uint64_t op_number, op_due_ms;
     uint32_t op_lease;      /* index; the one that it is about or is to become */
     uint32_t op_first_page; /* SEAL: of the message */
+    sim_damage suspect;     /* SUSPECT: the page, */
+    int suspect_is_damaged; /* whether it is, */
+    int suspect_is_whole;   /* and all its rows are held */
+    sim_damage forgotten;   /* the last that it was told is */
     sim_lease op_path;      /* ACQUIRE: tokens as they will be */
     uint64_t noted_number;  /* and what of them could be had where, when the core was asked: */
     struct {
@@ -278,6 +292,10 @@ typedef struct sim_worker {
     X(lost)                                                                                        \
     X(full)      /* refusals, since nothing could go */                                            \
     X(strangers) /* and thieves, turned away */                                                    \
+    X(damages)   /* bits of the arena that flipped */                                              \
+    X(damaged)   /* reads that found one */                                                        \
+    X(lies)      /* pages called damaged that were not */                                          \
+    X(forgotten) /* damaged pages that a worker was told are */                                    \
     X(alone)     /* tenants that were served again, alone */
 typedef struct sim_counts {
 #define X(name) uint64_t name;
@@ -334,6 +352,8 @@ struct sim_world {
     uint64_t mirror_sequence;
     uint32_t n_compared;
     sim_pin pins[SIM_MAX_PINS]; /* of the daemon that lives */
+    sim_damage damages[SIM_MAX_DAMAGES];
+    uint32_t n_damages;
     sim_counts n;
 };
 
@@ -440,6 +460,15 @@ void sim_view_take(sim_world *w, const sim_worker *k, sim_lease *l, const kvt_le
 void sim_importance(sim_world *w, sim_worker *k, uint32_t slot); /* hands it in */
 /* Has the view a row of the page? *ret_rows: up to its last one. */
 int sim_view_has(const sim_lease *l, uint32_t page, uint32_t *ret_rows);
+
+/* damage.c: pages that are damaged in the arena */
+int sim_is_damaged(const sim_world *w, const sim_lease *l, const kvt_wire_page *page);
+/* Damages a page of the lease, or says that a good one is. */
+void sim_hurt(sim_world *w, sim_worker *k, uint32_t slot);
+void sim_suspect(sim_world *w, sim_worker *k, uint32_t slot, uint32_t group, uint32_t page);
+void sim_suspect_reply(sim_world *w, sim_worker *k, const uint8_t *body, size_t n);
+/* The lease is new, and has its pages. */
+void sim_forgotten_check(sim_world *w, const sim_worker *k, const sim_lease *l);
 
 /* payload.c: what the bytes of a page must be, for a slot (rank and layer group) */
 void sim_payload_encode(const sim_world *w, uint32_t slot, const uint32_t *tokens, uint32_t page,
