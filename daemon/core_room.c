@@ -165,8 +165,9 @@ static int waiting_goes(core *c) {
     return 1;
 }
 
-/* What stands in the arena is not to go from there for the sake of a copy of something else: else a
- * small host tier would make the cache smaller. */
+/* What stands in the arena is not to go from there for the sake of a copy of what is there, too:
+ * else a small host tier would make the cache smaller. For a page on its way up it goes: that one
+ * comes into the arena, and somebody waits for it. */
 static int is_in_arena(const core *c, radix_node node) {
     for (uint32_t slot = 0, n = radix_slots(c->tree, node); slot < n; slot++)
         if (node_page(c, node, slot) && !entry_is_absent(node_entry(c, node, slot)))
@@ -185,7 +186,9 @@ static int room_host_one(core *c, uint64_t for_key) {
         return waiting_goes(c);
     radix_node node =
         c->config.disk_bytes && !disk_takes_none(c->tiers) ? RADIX_NONE : coldest_below(c);
-    if (node == RADIX_NONE || radix_key(c->tree, node) >= for_key || is_in_arena(c, node))
+    int comes_up = for_key == UINT64_MAX;
+    if (node == RADIX_NONE || radix_key(c->tree, node) >= for_key ||
+        (!comes_up && is_in_arena(c, node)))
         return 0;
     evict_subtree(c, node);
     return 1;

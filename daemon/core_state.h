@@ -785,7 +785,7 @@ int room_device(core *c, uint32_t arena);            /* one frame of it is free;
 /* Can pages leave it that stay only as long as a job reads them? */
 int room_is_coming(const core *c, uint32_t arena);
 int room_device_page(core *c, page_handle page); /* that of this page */
-/* A host frame, for a page of this key. */
+/* A host frame, for a page of this key; UINT64_MAX: for one on its way up. */
 kvt_status room_host(core *c, uint64_t bytes, uint64_t for_key, uint32_t *ret_frame);
 void tier_never(core *c, page_handle page);
 uint64_t tier_charge(const tier_page *at); /* what its record takes of the disk's budget */
