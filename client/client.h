@@ -27,6 +27,7 @@
 #include "client/assert.h"
 #include "client/error.h"
 #include "client/kvtrunk.h"
+#include "client/layout.h"
 #include "client/map_cuda.h"
 #include "client/transport.h"
 #include "client/wire.h"
@@ -77,6 +78,7 @@ typedef struct kvt_device_work {
     char why[KVT_DEVICE_WHY_BYTES];
     uint32_t n_pages;              /* encoded by it, and not yet sealed or dropped */
     uint32_t first_page, end_page; /* decoded by it */
+    kvt_layout_spread spread;      /* of the block table that it was planned with */
 } kvt_device_work;
 
 /* A page that was encoded for a lease and not yet sealed: its groups lie in one slot. */

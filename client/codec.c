@@ -95,6 +95,8 @@ kvt_status kvt_codec_decode(const kvt_geometry *geometry, uint32_t group, const 
     if (status != KVT_OK)
         return status;
     status = check_layout("to", to, geometry, &shape, n_layers, n_rows);
+    if (status == KVT_OK && n_layers > 0 && n_rows > 0)
+        status = kvt_layout_check_parts("to", to);
     if (status != KVT_OK)
         return status;
     status =

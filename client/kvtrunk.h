@@ -454,8 +454,8 @@ kvt_status kvt_release(kvt_lease *lease);
  * and token is a choice of strides:
  *     token-major  [layer][token][head][dim]: head = dim * 2,            token = n_heads * dim * 2
  *     head-major   [layer][head][token][dim]: head = n_tokens * dim * 2, token = dim * 2
- * Rows of one part must not overlap; part[] and strides are multiples of 2 bytes: else KVT_EINVAL.
- */
+ * Rows of one part must not overlap, nor both parts be at one place where something is decoded to;
+ * part[] and strides are multiples of 2 bytes: else KVT_EINVAL. */
 typedef struct kvt_layout {
     void *part[2];
     size_t layer_stride_bytes[2];
@@ -575,6 +575,9 @@ kvt_status kvt_seal(kvt_lease *lease, size_t *ret_sealed_tokens);
  * token_stride_bytes. block_stride_tokens 0 stands for block_tokens. A cache whose blocks are
  * [head][block_tokens][dim] has token_stride_bytes = dim * 2, head_stride_bytes =
  * block_tokens * dim * 2 and block_stride_tokens = n_kv_heads * block_tokens.
+ * Blocks that are decoded to must not overlap, nor be named twice (KVT_EINVAL). To look costs n log
+ * n of the call's blocks, once for all its layers, and n a layer; where they are strewn so that one
+ * lies between another's heads, n log n a layer, and n for each two layers and heads.
  *
  * Errors of all: KVT_ENOTSUP (the arena is in host memory), KVT_EIO (CUDA refuses: kvt_last_error
  * says what), KVT_ENOMEM, KVT_EINVAL (part[] is not this GPU's), KVT_ESTALE, and the host calls'.
@@ -592,15 +595,13 @@ kvt_status kvt_decode_device(kvt_lease *lease, size_t first_token, size_t n_toke
                              uint32_t first_layer, uint32_t n_layers, const kvt_layout *to,
                              const kvt_block_table *blocks, void *stream);
 
-/*
- * As kvt_encode, for pages first_page .. first_page + n_pages - 1 in one launch. Without a block
+/* As kvt_encode, for pages first_page .. first_page + n_pages - 1 in one launch. Without a block
  * table, token 0 of `from` is the first token of first_page. Leading rows of that page that are
  * held must be in `from` as they were decoded. */
 kvt_status kvt_encode_device(kvt_lease *lease, size_t first_page, size_t n_pages,
                              const kvt_layout *from, const kvt_block_table *blocks, void *stream);
 
-/*
- * For engines that attend over encoded pages in place: what kernels need to read the pages of
+/* For engines that attend over encoded pages in place: what kernels need to read the pages of
  * tokens [first_token, first_token + n_tokens) where they stand in the arena. Their headers are
  * looked at on the stream; the caller's own kernels, behind that in the same stream, use the device
  * functions of kernels/page_device.cuh and unit_device.cuh, which are installed under
@@ -609,8 +610,7 @@ kvt_status kvt_encode_device(kvt_lease *lease, size_t first_page, size_t n_pages
  * What is returned stays until the next call on the lease that waits for its work; that waits for
  * all that is in the stream by then, so the stream must live that long, and not be captured then
  * (KVT_EIO). As with kvt_decode_device, what the kernels computed counts once kvt_sync or
- * kvt_release has said KVT_OK; a page that is not right has status != 0 and no rows.
- */
+ * kvt_release has said KVT_OK; a page that is not right has status != 0 and no rows. */
 typedef struct kvt_device_pages {
     const void *pages; /* kvt_cuda_page[n_pages], device memory, in the order of the path */
     uint32_t n_pages;
@@ -754,8 +754,8 @@ kvt_status kvt_finish(kvt_pending *pending, kvt_outcome *ret_outcome);
  * or as it would have if it was that far. What KVT_ECANCELED leaves is what KVT_ETIMEDOUT leaves:
  * acquire and fork give no lease and what the daemon did is undone, extend loses the lease if the
  * daemon was asked already, wait leaves it as it was, seal may have sealed some, release is done by
- * the library later. Any thread, until kvt_finish is called. NULL is accepted.
- */
+ * the library later. What waits for the GPU (a seal, a release) ends when that has come to it, not
+ * before. Any thread, until kvt_finish is called. NULL is accepted. */
 void kvt_cancel(kvt_pending *pending);
 
 /* ------------------------------------------------------------------------------------------------

@@ -9,9 +9,6 @@
 
 enum { LAYERS, HEADS, TOKENS, N_WAYS, ELEMENT_BYTES = 2 };
 
-/* Any sum of three of them is still a number; no memory is as large. */
-#define MOST_BYTES (INT64_C(1) << 60)
-
 /* A row's neighbours in one direction. A stride may be negative, as a size_t that wraps. */
 typedef struct way {
     const char *name;
@@ -41,20 +38,28 @@ static kvt_status check_way(const part_ways *p, const way *w) {
                          "%s->%s_stride_bytes[%d] is %lld: rows of %u bytes would overlap, and "
                          "there are %zu of them",
                          p->argument, w->name, p->part, (long long)w->stride, p->row_bytes, w->n);
-    if (w->size > MOST_BYTES / (int64_t)w->n)
+    if (w->size > KVT_LAYOUT_MOST_BYTES / (int64_t)w->n)
         return kvt_error(KVT_EINVAL,
                          "%s->%s_stride_bytes[%d] is %lld: %zu of them go beyond all memory",
                          p->argument, w->name, p->part, (long long)w->stride, w->n);
     return KVT_OK;
 }
 
-/* Each direction's steps go over all that the shorter ones reach: so are all arrays laid out. */
-static int is_nested(const way *w[N_WAYS], uint32_t row_bytes) {
+/* So are all arrays laid out. */
+int kvt_layout_nests(kvt_layout_steps *steps, int n_directions, uint32_t row_bytes) {
     int64_t reach = row_bytes;
-    for (int i = 0; i < N_WAYS; i++) {
-        if (w[i]->n > 1 && w[i]->size < reach)
+    for (int i = 0; i < n_directions; i++) {
+        for (int j = i + 1; j < n_directions; j++)
+            if (steps[j].size < steps[i].size) {
+                kvt_layout_steps larger = steps[i];
+                steps[i] = steps[j];
+                steps[j] = larger;
+            }
+        if (steps[i].n < 2)
+            continue;
+        if (steps[i].size < reach)
             return 0;
-        reach += w[i]->n > 1 ? w[i]->size * (int64_t)(w[i]->n - 1) : 0;
+        reach += steps[i].size * (int64_t)(steps[i].n - 1);
     }
     return 1;
 }
@@ -74,31 +79,27 @@ static int meets(int64_t from, const way *w, int is_itself, uint32_t row_bytes) 
 
 /* Whether any two rows do: all differences in the two directions with the fewest rows, and for each
  * the steps in the third that come nearest. */
-static int any_meet(const way *w[N_WAYS], uint32_t row_bytes) {
+static int any_meet(const way w[N_WAYS], uint32_t row_bytes) {
     int64_t n[N_WAYS];
     int third = 0;
     for (int i = 0; i < N_WAYS; i++) {
-        n[i] = w[i]->n > 1 ? (int64_t)w[i]->n - 1 : 0;
+        n[i] = w[i].n > 1 ? (int64_t)w[i].n - 1 : 0;
         third = n[i] > n[third] ? i : third;
     }
     int first = (third + 1) % N_WAYS, second = (third + 2) % N_WAYS;
     for (int64_t a = 0; a <= n[first]; a++)
         for (int64_t b = -n[second]; b <= n[second]; b++)
-            if (meets(a * w[first]->size + b * w[second]->size, w[third], a == 0 && b == 0,
+            if (meets(a * w[first].size + b * w[second].size, &w[third], a == 0 && b == 0,
                       row_bytes))
                 return 1;
     return 0;
 }
 
 static kvt_status check_overlap(const part_ways *p) {
-    const way *w[N_WAYS] = {&p->ways[0], &p->ways[1], &p->ways[2]};
-    for (int i = 1; i < N_WAYS; i++) /* by size */
-        for (int j = i; j > 0 && w[j - 1]->size > w[j]->size; j--) {
-            const way *larger = w[j - 1];
-            w[j - 1] = w[j];
-            w[j] = larger;
-        }
-    if (is_nested(w, p->row_bytes) || !any_meet(w, p->row_bytes))
+    kvt_layout_steps steps[N_WAYS];
+    for (int i = 0; i < N_WAYS; i++)
+        steps[i] = (kvt_layout_steps){p->ways[i].n, p->ways[i].size};
+    if (kvt_layout_nests(steps, N_WAYS, p->row_bytes) || !any_meet(p->ways, p->row_bytes))
         return KVT_OK;
     return kvt_error(KVT_EINVAL,
                      "rows of %s->part[%d] would overlap: %u bytes each, layers %lld bytes apart, "
@@ -145,4 +146,13 @@ kvt_status kvt_layout_check(const char *argument, const kvt_layout *layout,
             status = check_overlap(&p);
     }
     return status;
+}
+
+kvt_status kvt_layout_check_parts(const char *argument, const kvt_layout *layout) {
+    if (layout->part[0] != layout->part[1])
+        return KVT_OK;
+    return kvt_error(KVT_EINVAL,
+                     "%s->part[0] and %s->part[1] are both %p: what is decoded into one would be "
+                     "written over by the other",
+                     argument, argument, layout->part[0]);
 }

@@ -175,7 +175,9 @@ static kvt_status check_call(const kvt_lease *lease, layer_range layers, size_t 
     if (layers.first > g->n_layers || layers.n > g->n_layers - layers.first)
         return kvt_error(KVT_EINVAL, "layers %u and %u on; the geometry has %u", layers.first,
                          layers.n, g->n_layers);
-    return kvt_layout_check("to", to, g, layers.n, n_tokens, 0);
+    kvt_status status = kvt_layout_check("to", to, g, layers.n, n_tokens, 0);
+    return status == KVT_OK && layers.n > 0 && n_tokens > 0 ? kvt_layout_check_parts("to", to)
+                                                            : status;
 }
 
 kvt_status kvt_decode(kvt_lease *lease, size_t first_token, size_t n_tokens, uint32_t first_layer,

@@ -181,20 +181,6 @@ static kvt_status check_call(const kvt_lease *lease, const char *argument, const
     return status == KVT_OK ? KVT_OK : kvt_error(status, "%s", why);
 }
 
-/* Does the table go as far as the end of these tokens? */
-static kvt_status check_blocks(const kvt_block_table *blocks, size_t end_token) {
-    if (blocks && (end_token + blocks->block_tokens - 1) / blocks->block_tokens > blocks->n_blocks)
-        return kvt_error(KVT_EINVAL, "token %zu is beyond the block table of %zu blocks of %u",
-                         end_token - 1, blocks->n_blocks, blocks->block_tokens);
-    return KVT_OK;
-}
-
-static uint64_t block_begins(const kvt_block_table *blocks, size_t i) {
-    uint64_t stride =
-        blocks->block_stride_tokens ? blocks->block_stride_tokens : blocks->block_tokens;
-    return blocks->blocks[i] * stride;
-}
-
 /* --- decode -------------------------------------------------------------------------------------
  */
 
@@ -230,55 +216,77 @@ static kvt_status fill_pieces(const kvt_lease *lease, size_t first_token, size_t
                                    .n_rows = n,
                                    .token = token - first_token};
         if (blocks)
-            pieces->token =
-                block_begins(blocks, token / blocks->block_tokens) + token % blocks->block_tokens;
+            pieces->token = kvt_layout_block(blocks, token / blocks->block_tokens) +
+                            token % blocks->block_tokens;
     }
     return KVT_OK;
 }
 
-/* The plan of an earlier layer, or a new one. */
-static kvt_status plan_of(kvt_lease *lease, const kvt_cuda_piece *pieces, uint32_t n_pieces,
-                          void *stream, kvt_device_work **ret_work) {
-    char why[WHY_BYTES] = "";
-    const kvt_client *c = lease->client;
+/* Of an earlier layer, or NULL. */
+static kvt_device_work *find_plan(const kvt_lease *lease, const kvt_cuda_piece *pieces,
+                                  uint32_t n_pieces, void *stream) {
     kvt_device_work *work = lease->work;
     while (work && (work->done || !work->calls->is_plan(work->batch, pieces, n_pieces, stream)))
         work = work->next;
-    kvt_status status = KVT_OK;
-    if (!work) {
-        status = add_work(lease, &work);
-        if (status != KVT_OK)
-            return status;
-        status = work->calls->plan(lease->arena->gpu, &c->shapes[0], pieces, n_pieces,
-                                   (c->flags & KVT_OPEN_VERIFY) != 0, stream, why, sizeof why,
-                                   &work->batch);
-        if (status != KVT_OK) {
-            remove_work(lease, work);
-            return kvt_error(status, "%s", why);
-        }
+    return work;
+}
+
+static kvt_status make_plan(kvt_lease *lease, const kvt_cuda_piece *pieces, uint32_t n_pieces,
+                            void *stream, kvt_device_work **ret_work) {
+    char why[WHY_BYTES] = "";
+    const kvt_client *c = lease->client;
+    kvt_device_work *work = NULL;
+    kvt_status status = add_work(lease, &work);
+    if (status != KVT_OK)
+        return status;
+    status =
+        work->calls->plan(lease->arena->gpu, &c->shapes[0], pieces, n_pieces,
+                          (c->flags & KVT_OPEN_VERIFY) != 0, stream, why, sizeof why, &work->batch);
+    if (status != KVT_OK) {
+        remove_work(lease, work);
+        return kvt_error(status, "%s", why);
     }
     *ret_work = work;
     return KVT_OK;
 }
 
+/* May these layers be written where the blocks are? What was found of the blocks stays with the
+ * plan, for the layers to come. */
+static kvt_status check_blocks(const kvt_lease *lease, const kvt_layout *to, uint32_t n_layers,
+                               const kvt_layout_blocks *blocks, kvt_layout_spread *spread) {
+    kvt_status status = KVT_OK;
+    if (spread->block_tokens != blocks->table->block_tokens)
+        status = kvt_layout_spread_of(blocks, spread);
+    return status == KVT_OK ? kvt_layout_check_blocks("to", to, &lease->client->geometry, n_layers,
+                                                      blocks, spread)
+                            : status;
+}
+
+/* The plan of an earlier layer, or a new one. to: NULL where nothing is decoded. */
 static kvt_status plan_tokens(kvt_lease *lease, size_t first_token, size_t n_tokens,
-                              const kvt_block_table *blocks, void *stream, uint32_t *ret_n,
-                              kvt_device_work **ret_work) {
+                              const kvt_layout *to, uint32_t n_layers, const kvt_block_table *table,
+                              void *stream, uint32_t *ret_n, kvt_device_work **ret_work) {
     size_t end_token = first_token + n_tokens;
-    uint32_t n = count_runs(first_token, end_token, lease->client->geometry.page_tokens, blocks);
+    uint32_t n = count_runs(first_token, end_token, lease->client->geometry.page_tokens, table);
     kvt_cuda_piece *pieces = kvt_memory_get(n * sizeof *pieces);
     if (!pieces)
         return kvt_error_plain(KVT_ENOMEM);
-    kvt_status status = fill_pieces(lease, first_token, end_token, blocks, pieces);
-    if (status == KVT_OK)
-        status = plan_of(lease, pieces, n, stream, ret_work);
-    if (status == KVT_OK) {
-        uint32_t page_tokens = lease->client->geometry.page_tokens;
-        (*ret_work)->first_page = (uint32_t)(first_token / page_tokens);
-        (*ret_work)->end_page = (uint32_t)((end_token - 1) / page_tokens) + 1;
-    }
+    kvt_status status = fill_pieces(lease, first_token, end_token, table, pieces);
+    kvt_device_work *work = status == KVT_OK ? find_plan(lease, pieces, n, stream) : NULL;
+    kvt_layout_spread spread = work ? work->spread : (kvt_layout_spread){0};
+    const kvt_layout_blocks blocks = {table, first_token, end_token};
+    if (status == KVT_OK && to && table)
+        status = check_blocks(lease, to, n_layers, &blocks, &spread);
+    if (status == KVT_OK && !work)
+        status = make_plan(lease, pieces, n, stream, &work);
     free(pieces);
-    *ret_n = n;
+    if (status == KVT_OK) {
+        work->spread = spread;
+        work->first_page = (uint32_t)(first_token / lease->client->geometry.page_tokens);
+        work->end_page = (uint32_t)((end_token - 1) / lease->client->geometry.page_tokens) + 1;
+        *ret_work = work;
+        *ret_n = n;
+    }
     return status;
 }
 
@@ -313,10 +321,13 @@ kvt_status kvt_decode_device(kvt_lease *lease, size_t first_token, size_t n_toke
                            n_layers, layers);
     if (status == KVT_OK)
         status = check_call(lease, "to", to, n_layers, n_tokens, blocks, stream);
-    if (status == KVT_OK)
-        status = check_blocks(blocks, first_token + n_tokens);
     if (status == KVT_OK && n_tokens > 0 && n_layers > 0)
-        status = plan_tokens(lease, first_token, n_tokens, blocks, stream, &n, &work);
+        status = kvt_layout_check_parts("to", to);
+    if (status == KVT_OK && blocks)
+        status = kvt_layout_check_table(
+            "to", to, &(kvt_layout_blocks){blocks, first_token, first_token + n_tokens});
+    if (status == KVT_OK && n_tokens > 0 && n_layers > 0)
+        status = plan_tokens(lease, first_token, n_tokens, to, n_layers, blocks, stream, &n, &work);
     if (work) {
         status = work->calls->decode(work->batch, first_layer, n_layers, to, why, sizeof why);
         if (status != KVT_OK)
@@ -347,7 +358,8 @@ kvt_status kvt_pages_device(kvt_lease *lease, size_t first_token, size_t n_token
     if (status == KVT_OK)
         status = check_tokens(lease, first_token, n_tokens);
     if (status == KVT_OK && n_tokens > 0)
-        status = plan_tokens(lease, first_token, n_tokens, NULL, stream, &pages.n_pages, &work);
+        status =
+            plan_tokens(lease, first_token, n_tokens, NULL, 0, NULL, stream, &pages.n_pages, &work);
     if (work)
         pages.pages = work->calls->pages(work->batch);
     pages.shape = &lease->client->shapes[0];
@@ -423,7 +435,7 @@ static kvt_cuda_blocks part_of(encode_call *e, const kvt_block_table *table, siz
     size_t first = first_token / table->block_tokens;
     size_t end = (end_token + table->block_tokens - 1) / table->block_tokens;
     for (size_t i = first; i < end; i++)
-        e->blocks[i - first] = block_begins(table, i);
+        e->blocks[i - first] = kvt_layout_block(table, i);
     return (kvt_cuda_blocks){
         .n = (uint32_t)(end - first), .block_rows = table->block_tokens, .tokens = e->blocks};
 }
@@ -439,7 +451,8 @@ static kvt_status launch(encode_call *e, const kvt_layout *from, const kvt_block
     if (table) {
         const kvt_encoded *last = &e->encoded[e->n - 1];
         size_t end_token = last->page * page_tokens + e->orders[e->n - 1].rows;
-        kvt_status status = check_blocks(table, end_token);
+        kvt_status status = kvt_layout_check_table(
+            "from", from, &(kvt_layout_blocks){table, first_token, end_token});
         if (status != KVT_OK)
             return status;
         blocks = part_of(e, table, first_token, end_token);

@@ -160,7 +160,171 @@ static void test_random(void) {
     CHECK(n_meet > 20000 && n_scattered > 10000);
 }
 
+/* --- blocks --------------------------------------------------------------------------------------
+ */
+
+/* As a decode asks: of the tokens of a path from first_token on. */
+static kvt_status check_table(const kvt_geometry *g, const kvt_layout *layout,
+                              const kvt_block_table *table, size_t first_token, size_t n_tokens) {
+    const kvt_layout_blocks blocks = {table, first_token, first_token + n_tokens};
+    size_t rows = n_tokens < table->block_tokens ? n_tokens : table->block_tokens;
+    kvt_layout_spread spread;
+    kvt_status status = kvt_layout_check("to", layout, g, g->n_layers, rows, 1);
+    if (status == KVT_OK)
+        status = kvt_layout_check_table("to", layout, &blocks);
+    if (status == KVT_OK)
+        status = kvt_layout_spread_of(&blocks, &spread);
+    if (status == KVT_OK)
+        status = kvt_layout_check_blocks("to", layout, g, g->n_layers, &blocks, &spread);
+    return status;
+}
+
+static void accept_table(const kvt_geometry *g, kvt_layout layout, const kvt_block_table *table) {
+    size_t n = table->n_blocks * table->block_tokens;
+    CHECK_MSG(check_table(g, &layout, table, 0, n) == KVT_OK, "%s", kvt_last_error());
+}
+
+static void refuse_table(const kvt_geometry *g, kvt_layout layout, const kvt_block_table *table,
+                         const char *words) {
+    size_t n = table->n_blocks * table->block_tokens;
+    CHECK_EQ(check_table(g, &layout, table, 0, n), KVT_EINVAL);
+    CHECK_MSG(strstr(kvt_last_error(), words), "%s, and not: %s", kvt_last_error(), words);
+}
+
+/* Each usual paged cache, its blocks in any order. */
+static void test_usual_tables(void) {
+    enum { N = 1000, PAGE = 16, LAYERS = 32, HEADS = 8, ROW = 256 };
+    static uint32_t slots[N];
+    kvt_geometry g = geometry_of(LAYERS, HEADS, ROW / 2, ROW / 2);
+    const int64_t token = HEADS * ROW, pool = (int64_t)N * PAGE * token;
+    uint32_t blocks[] = {7, 3, 4, 999, 0};
+    kvt_block_table table = {blocks, 5, PAGE, 0};
+    accept_table(&g, layout_of(pool, ROW, token), &table); /* [layer][block][token][head] */
+    accept_table(&g, layout_of(-pool, ROW, -token), &table);
+    accept_table(&g, layout_of(2 * pool, N * PAGE * ROW, ROW), &table); /* [head][block][token] */
+    accept_table(&g, layout_of(token, ROW, LAYERS * token), &table);    /* [token][layer][head] */
+    table.block_stride_tokens = HEADS * PAGE;
+    accept_table(&g, layout_of(pool, PAGE * ROW, ROW), &table); /* [block][head][token] */
+    table.block_stride_tokens = LAYERS * HEADS * PAGE;
+    accept_table(&g, layout_of(PAGE * token, PAGE * ROW, ROW), &table); /* [block][layer][head] */
+    table.block_stride_tokens = 2 * LAYERS * PAGE; /* [block][layer][K, V][token][head] */
+    accept_table(&g, layout_of(2 * PAGE * token, ROW, token), &table);
+    for (uint32_t i = 0; i < N; i++)
+        slots[i] = (i * 7919) % 1009;
+    table = (kvt_block_table){slots, N, 1, 1};
+    accept_table(&g, layout_of(pool, ROW, token), &table);
+    uint32_t begins[] = {HEADS * PAGE * 5 + 3, 3, HEADS * PAGE * 9 + 5, HEADS * PAGE * 2 + 7};
+    table = (kvt_block_table){begins, 4, PAGE, 1}; /* where blocks of [head][token] begin */
+    accept_table(&g, layout_of(pool, PAGE * ROW, ROW), &table);
+}
+
+static void test_table_words(void) {
+    kvt_geometry g = geometry_of(3, 2, 32, 32);
+    const kvt_layout by_token = layout_of(1 << 20, 64, 128), by_head = layout_of(1 << 20, 1024, 64);
+    uint32_t blocks[] = {7, 3, 4, 3}, near[] = {0, 40, 55}, far[] = {0, UINT32_MAX};
+    kvt_block_table twice = {blocks, 4, 16, 0}, stride = {blocks, 3, 16, 0};
+    refuse_table(&g, by_token, &twice,
+                 "rows of to->part[0] would overlap: those of blocks->blocks[1], which is 3, and "
+                 "blocks->blocks[3], which is 3, are the same tokens of the layout (block_tokens "
+                 "16, block_stride_tokens 16;");
+    accept_table(&g, by_token, &stride);
+    refuse_table(&g, by_head, &stride,
+                 "blocks->blocks[1], which is 3, and blocks->blocks[2], which is 4, of different "
+                 "heads or layers. A block of [head][block_tokens][dim] is n_kv_heads * "
+                 "block_tokens");
+    kvt_block_table slots = {near, 3, 16, 1};
+    refuse_table(&g, by_token, &slots,
+                 "blocks->blocks[1], which is 40, and blocks->blocks[2], which is 55, are the");
+    kvt_block_table one_by_one = {near, 3, 1, 1};
+    refuse_table(&g, layout_of(1 << 20, 64, 4), &one_by_one, "are less than a row apart");
+    refuse_table(&g, layout_of(1 << 20, 64, 0), &one_by_one, "are less than a row apart");
+    refuse_table(&g, layout_of(50 * 128, 64, 128), &slots, "are the same tokens");
+    near[2] = 60;
+    refuse_table(&g, layout_of(50 * 128, 64, 128), &slots, "of different heads or layers");
+    kvt_block_table beyond = {far, 2, 16, UINT64_MAX / 2};
+    refuse_table(&g, by_token, &beyond, "blocks->blocks[1] is 4294967295: so many times");
+    beyond.block_stride_tokens = UINT32_MAX;
+    refuse_table(&g, by_token, &beyond, "(to->token_stride_bytes[0]) go beyond all memory");
+    CHECK_EQ(check_table(&g, &by_token, &stride, 40, 9), KVT_EINVAL);
+    CHECK_MSG(strstr(kvt_last_error(), "token 48 is beyond the block table of 3 blocks of 16"),
+              "%s", kvt_last_error());
+    /* Of a block that is named twice other tokens are written each time. */
+    CHECK_EQ(check_table(&g, &by_token, &twice, 24, 32), KVT_OK);
+    CHECK_EQ(check_table(&g, &by_token, &twice, 24, 33), KVT_EINVAL);
+}
+
+static void test_parts(void) {
+    kvt_layout layout = layout_of(1280, 64, 128);
+    CHECK_EQ(kvt_layout_check_parts("to", &layout), KVT_OK);
+    layout.part[1] = layout.part[0];
+    CHECK_EQ(kvt_layout_check_parts("to", &layout), KVT_EINVAL);
+    CHECK_MSG(strstr(kvt_last_error(), "to->part[0] and to->part[1] are both 0x"), "%s",
+              kvt_last_error());
+}
+
+enum { MOST_BLOCKS = 5 };
+
+static int any_blocks_meet(const int64_t s[3], const size_t n[2], const kvt_block_table *table,
+                           size_t first_token, size_t n_tokens, int64_t row_bytes) {
+    static uint8_t taken[16 * HALF];
+    const int64_t half = 8 * HALF;
+    memset(taken, 0, sizeof taken);
+    for (size_t l = 0; l < n[0]; l++)
+        for (size_t h = 0; h < n[1]; h++)
+            for (size_t t = first_token; t < first_token + n_tokens; t++)
+                for (int64_t i = 0; i < row_bytes; i++) {
+                    uint64_t stride = table->block_stride_tokens ? table->block_stride_tokens
+                                                                 : table->block_tokens;
+                    uint64_t token =
+                        table->blocks[t / table->block_tokens] * stride + t % table->block_tokens;
+                    int64_t at =
+                        half + (int64_t)l * s[0] + (int64_t)h * s[1] + (int64_t)token * s[2] + i;
+                    CHECK(at >= 0 && at < 2 * half);
+                    if (taken[at]++)
+                        return 1;
+                }
+    return 0;
+}
+
+/* Those whose rows do not meet within a block. */
+static void test_random_tables(void) {
+    uint32_t n_seen = 0, n_meet = 0;
+    for (uint32_t round = 0; round < 100000; round++) {
+        const size_t n[] = {1 + check_below(&seed, 3), 1 + check_below(&seed, 3)};
+        uint32_t dim = 2 * (1 + check_below(&seed, 3)), blocks[MOST_BLOCKS];
+        uint32_t most = check_below(&seed, 2) ? 20 : 150, stride = check_below(&seed, 7);
+        const kvt_block_table table = {blocks, MOST_BLOCKS, 1 + check_below(&seed, 4), stride};
+        size_t first = check_below(&seed, 2 * table.block_tokens);
+        size_t n_tokens =
+            1 + check_below(&seed, MOST_BLOCKS * table.block_tokens - (uint32_t)first);
+        for (uint32_t i = 0; i < MOST_BLOCKS; i++)
+            blocks[i] = check_below(&seed, 12);
+        int64_t s[3];
+        for (int i = 0; i < 3; i++)
+            s[i] = 2 * ((int64_t)check_below(&seed, 2 * most) - (int64_t)most);
+        kvt_geometry g = geometry_of((uint32_t)n[0], (uint32_t)n[1], dim, dim);
+        kvt_layout layout = layout_of(s[0], s[1], s[2]);
+        size_t rows = n_tokens < table.block_tokens ? n_tokens : table.block_tokens;
+        if (kvt_layout_check("to", &layout, &g, n[0], rows, 1) != KVT_OK)
+            continue;
+        int meet = any_blocks_meet(s, n, &table, first, n_tokens, 2 * dim);
+        kvt_status status = check_table(&g, &layout, &table, first, n_tokens);
+        CHECK_MSG((status == KVT_EINVAL) == meet,
+                  "%zu layers %" PRId64 " apart, %zu heads %" PRId64 ", tokens %" PRId64
+                  ", rows of %u, blocks of %u tokens %u apart, tokens %zu and %zu on: %s",
+                  n[0], s[0], n[1], s[1], s[2], 2 * dim, table.block_tokens, stride, first,
+                  n_tokens, status == KVT_OK ? "accepted" : kvt_last_error());
+        n_seen++;
+        n_meet += (uint32_t)meet;
+    }
+    CHECK_MSG(n_meet > 10000 && n_seen - n_meet > 10000, "%u of %u", n_meet, n_seen);
+}
+
 int main(void) {
+    test_usual_tables();
+    test_table_words();
+    test_parts();
+    test_random_tables();
     test_usual();
     test_words();
     test_random();

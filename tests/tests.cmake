@@ -53,7 +53,7 @@ foreach(name kill cut death access flight share drift keep tiers lost damage spi
              LABELS e2e NEEDS kvtrunkd TIMEOUT 900)
     kvt_on_gpu(${name})
 endforeach()
-foreach(name device gpus gpu_faults)
+foreach(name device tables gpus gpu_faults)
     kvt_test(e2e_${name} SOURCES e2e/${name}.c e2e/e2e.c LIBS kvtrunk_static kvt_oracle LABELS e2e
              NEEDS kvtrunkd kvtrunk_tool kvtrunk_cuda_fake TIMEOUT 300)
     set_property(TEST e2e_${name} APPEND PROPERTY ENVIRONMENT KVT_TEST_DEVICE=cuda)
