@@ -36,6 +36,7 @@ struct kvt_cuda_batch {
     kvt_cuda_read *reads; /* of what is decoded, or kept */
     kvt_cuda_write *writes;
     kvt_cuda_result *results;
+    uint32_t *firsts; /* of the reads of each page: its first, and behind all pages their number */
     uint64_t *blocks;
     /* device */
     uint64_t *device_blocks; /* a copy of `blocks`; one allocation with the pages */
@@ -61,17 +62,19 @@ static int batch_allocate(kvt_cuda_batch *b, const batch_size *size) {
     size_t reads = pad(size->pages * sizeof *b->reads),
            writes = pad(size->pages * sizeof *b->writes);
     size_t results = pad(size->pages * sizeof *b->results);
+    size_t firsts = pad((size->pages + (size_t)1) * sizeof *b->firsts);
     size_t blocks = pad(size->blocks * sizeof *b->blocks);
     void *pinned, *device;
-    if (cudaHostAlloc(&pinned, 64 + reads + writes + results + blocks, cudaHostAllocDefault) !=
-        cudaSuccess)
+    if (cudaHostAlloc(&pinned, 64 + reads + writes + results + firsts + blocks,
+                      cudaHostAllocDefault) != cudaSuccess)
         return 0;
     uint8_t *at = (uint8_t *)pinned + 64;
     b->status = pinned;
     b->reads = (kvt_cuda_read *)(void *)at;
     b->writes = (kvt_cuda_write *)(void *)(at + reads);
     b->results = (kvt_cuda_result *)(void *)(at + reads + writes);
-    b->blocks = (uint64_t *)(void *)(at + reads + writes + results);
+    b->firsts = (uint32_t *)(void *)(at + reads + writes + results);
+    b->blocks = (uint64_t *)(void *)(at + reads + writes + results + firsts);
     if (cudaMalloc(&device, blocks + size->pages * sizeof *b->pages) != cudaSuccess)
         return 0;
     b->device_blocks = device;
@@ -189,27 +192,51 @@ static kvt_status end_launch(kvt_cuda_batch *b, int error, const char *what, cha
     return error == cudaSuccess ? KVT_OK : kvt_cuda_says(b->map, error, what, why, why_bytes);
 }
 
+/* Pieces of one page follow each other. */
+static int begins_page(const kvt_cuda_piece *pieces, uint32_t i) {
+    return i == 0 || pieces[i].offset != pieces[i - 1].offset ||
+           pieces[i].bytes != pieces[i - 1].bytes;
+}
+
+static uint32_t count_pages(const kvt_cuda_piece *pieces, uint32_t n_pieces) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < n_pieces; i++)
+        n += (uint32_t)begins_page(pieces, i);
+    return n;
+}
+
+static void read_orders(kvt_cuda_batch *b, const kvt_cuda_piece *pieces, uint32_t n_pieces) {
+    uint32_t n_pages = 0;
+    for (uint32_t i = 0; i < n_pieces; i++) {
+        b->reads[i] = (kvt_cuda_read){.page = arena_at(b->map, pieces[i].offset),
+                                      .page_bytes = pieces[i].bytes,
+                                      .first_row = pieces[i].first_row,
+                                      .n_rows = pieces[i].n_rows,
+                                      .token = pieces[i].token};
+        if (begins_page(pieces, i))
+            b->firsts[n_pages++] = i;
+    }
+    b->firsts[n_pages] = n_pieces;
+}
+
 static kvt_status plan(kvt_cuda_map *map, const kvt_page_shape *shape, const kvt_cuda_piece *pieces,
                        uint32_t n_pieces, int verify, void *stream, char *why, size_t why_bytes,
                        kvt_cuda_batch **ret_batch) {
     kvt_cuda_batch *b = NULL;
     int entered = kvt_cuda_enter(map->gpu);
-    batch_size size = {n_pieces, 0, verify ? kvt_cuda_workspace_bytes(shape, n_pieces) : 0};
+    uint32_t n_pages = count_pages(pieces, n_pieces);
+    batch_size size = {n_pieces, 0, verify ? kvt_cuda_workspace_bytes(shape, n_pages) : 0};
     kvt_status status = take_batch(map, shape, size, stream, why, why_bytes, &b);
     if (status != KVT_OK) {
         kvt_cuda_leave(entered);
         return status;
     }
     b->is_encoded = 0;
-    for (uint32_t i = 0; i < n_pieces; i++)
-        b->reads[i] = (kvt_cuda_read){.page = arena_at(map, pieces[i].offset),
-                                      .page_bytes = pieces[i].bytes,
-                                      .first_row = pieces[i].first_row,
-                                      .n_rows = pieces[i].n_rows,
-                                      .token = pieces[i].token};
+    read_orders(b, pieces, n_pieces);
     int error = kvt_cuda_plan(shape, b->reads, n_pieces, b->pages, b->status, stream);
     if (error == cudaSuccess && verify)
-        error = kvt_cuda_verify(shape, b->pages, n_pieces, b->status, b->workspace, stream);
+        error =
+            kvt_cuda_verify(shape, b->pages, b->firsts, n_pages, b->status, b->workspace, stream);
     status = end_launch(b, error, "looking at pages", why, why_bytes);
     kvt_cuda_leave(entered);
     if (status == KVT_OK)
@@ -300,7 +327,7 @@ static kvt_status encode(kvt_cuda_map *map, const kvt_page_shape *shape,
     if (error == cudaSuccess)
         error = kvt_cuda_plan(shape, b->reads, n_kept, b->pages, b->status, stream);
     if (error == cudaSuccess)
-        error = kvt_cuda_verify(shape, b->pages, n_kept, b->status, b->workspace, stream);
+        error = kvt_cuda_verify(shape, b->pages, NULL, n_kept, b->status, b->workspace, stream);
     if (error == cudaSuccess)
         error = kvt_cuda_encode(shape, b->writes, n_orders, from, b->results, b->workspace, stream);
     status = end_launch(b, error, "encoding", why, why_bytes);

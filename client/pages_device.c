@@ -251,11 +251,11 @@ static kvt_status make_plan(kvt_lease *lease, const kvt_cuda_piece *pieces, uint
 }
 
 /* May these layers be written where the blocks are? What was found of the blocks stays with the
- * plan, for the layers to come. */
+ * plan, for the layers to come: of the same pieces the same is true, whatever table they are by. */
 static kvt_status check_blocks(const kvt_lease *lease, const kvt_layout *to, uint32_t n_layers,
                                const kvt_layout_blocks *blocks, kvt_layout_spread *spread) {
     kvt_status status = KVT_OK;
-    if (spread->block_tokens != blocks->table->block_tokens)
+    if (spread->block_tokens == 0)
         status = kvt_layout_spread_of(blocks, spread);
     return status == KVT_OK ? kvt_layout_check_blocks("to", to, &lease->client->geometry, n_layers,
                                                       blocks, spread)

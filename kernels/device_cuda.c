@@ -269,7 +269,7 @@ static kvt_status cuda_check(kvt_device *device, const kvt_page_shape *shape, ui
     kvt_status status = kvt_cuda_reserve(m, kvt_cuda_workspace_bytes(shape, 1));
     if (status == KVT_OK &&
         (kvt_cuda_plan(shape, &card->read, 1, &card->page, &card->status, m->stream) != 0 ||
-         kvt_cuda_verify(shape, &card->page, 1, &card->status, m->workspace, m->stream) != 0))
+         kvt_cuda_verify(shape, &card->page, NULL, 1, &card->status, m->workspace, m->stream) != 0))
         status = KVT_EIO;
     /* Another call writes on the card as soon as the mover is given back. */
     if (status == KVT_OK && kvt_cuda_wait(m) != cudaSuccess)
@@ -287,8 +287,8 @@ static int launch_transcode(const kvt_device_cooling *c, kvt_cuda_mover *m) {
     kvt_cuda_card *card = m->card;
     int error = kvt_cuda_plan(c->from_shape, &card->read, 1, &card->page, &card->status, m->stream);
     if (error == cudaSuccess)
-        error =
-            kvt_cuda_verify(c->from_shape, &card->page, 1, &card->status, m->workspace, m->stream);
+        error = kvt_cuda_verify(c->from_shape, &card->page, NULL, 1, &card->status, m->workspace,
+                                m->stream);
     if (error == cudaSuccess)
         error = kvt_cuda_transcode(c->to_shape, &card->page, &card->write, 1, &card->result,
                                    m->workspace, m->stream);

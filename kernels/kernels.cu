@@ -145,26 +145,32 @@ extern "C" int kvt_cuda_decode(const kvt_page_shape *shape, const kvt_cuda_page 
 }
 
 /* The sums of pages or jobs. */
-static int launch_sums(void *pages, uint32_t stride_bytes, uint32_t n_pages, const workspace *w,
-                       void *stream) {
+static int launch_sums(void *pages, uint32_t stride_bytes, const uint32_t *firsts, uint32_t n_pages,
+                       const workspace *w, void *stream) {
     uint32_t warps = KVT_BLOCK_THREADS / WARP, x = (w->max_blocks + warps - 1) / warps;
     cudaLaunchConfig_t config =
         grid_of(dim3(at_most(x, SUM_BLOCKS), n_pages), KVT_BLOCK_THREADS, 0, stream);
-    return cudaLaunchKernelEx(&config, sum_kernel, pages, stride_bytes, w->sums, w->max_blocks);
+    return cudaLaunchKernelEx(&config, sum_kernel, pages, stride_bytes, firsts, w->sums,
+                              w->max_blocks);
 }
 
-extern "C" int kvt_cuda_verify(const kvt_page_shape *shape, kvt_cuda_page *pages, uint32_t n_pages,
-                               uint32_t *ret_status, void *at, void *stream) {
-    if (n_pages > MAX_GRID_Y)
-        return cudaErrorInvalidValue;
-    if (n_pages == 0)
-        return cudaSuccess;
+/* Each launch takes the workspace of the one before. */
+extern "C" int kvt_cuda_verify(const kvt_page_shape *shape, kvt_cuda_page *pages,
+                               const uint32_t *firsts, uint32_t n_pages, uint32_t *ret_status,
+                               void *at, void *stream) {
     workspace w = workspace_at(shape, n_pages, at);
-    int error = launch_sums(pages, sizeof *pages, n_pages, &w, stream);
-    if (error != cudaSuccess)
-        return error;
-    cudaLaunchConfig_t config = grid_of(dim3(n_pages), WARP, 0, stream);
-    return cudaLaunchKernelEx(&config, verify_kernel, pages, w.sums, w.max_blocks, ret_status);
+    int error = cudaSuccess;
+    for (uint32_t i = 0; i < n_pages && error == cudaSuccess; i += MAX_GRID_Y) {
+        uint32_t n = at_most(n_pages - i, MAX_GRID_Y);
+        kvt_cuda_page *from = firsts ? pages : pages + i;
+        const uint32_t *these = firsts ? firsts + i : NULL;
+        cudaLaunchConfig_t config = grid_of(dim3(n), WARP, 0, stream);
+        error = launch_sums(from, sizeof *pages, these, n, &w, stream);
+        if (error == cudaSuccess)
+            error = cudaLaunchKernelEx(&config, verify_kernel, from, these, w.sums, w.max_blocks,
+                                       ret_status);
+    }
+    return error;
 }
 
 /* The new segments: coded, and raw where they were refused. */
@@ -204,7 +210,7 @@ static int launch_chain(const kvt_page_shape *shape, const kvt_cuda_write *write
     if (error == cudaSuccess)
         error = launch_new_segments(shape, n, source, w.jobs, stream);
     if (error == cudaSuccess)
-        error = launch_sums(w.jobs, sizeof *w.jobs, n, &w, stream);
+        error = launch_sums(w.jobs, sizeof *w.jobs, NULL, n, &w, stream);
     if (error != cudaSuccess)
         return error;
     config = grid_of(dim3(n), WARP, sizeof(kvt_lane_header), stream);

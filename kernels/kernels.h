@@ -21,8 +21,8 @@
  *   host memory (cudaHostAlloc). Pages and KV are device memory.
  * - They return a cudaError_t (0 = cudaSuccess): what the launch said. What a page has to say is a
  *   kvt_status in the results.
- * - A call with n = 0 does nothing and returns 0; _verify, _encode and _transcode take up to 65,535
- *   pages at a time (cudaErrorInvalidValue).
+ * - A call with n = 0 does nothing and returns 0; _encode and _transcode take up to 65,535 pages at
+ *   a time (cudaErrorInvalidValue).
  */
 #ifndef KVT_KERNELS_KERNELS_H
 #define KVT_KERNELS_KERNELS_H
@@ -82,10 +82,13 @@ int kvt_cuda_plan(const kvt_page_shape *shape, const kvt_cuda_read *reads, uint3
 
 /*
  * Compares the payload's checksum of each page with its header's; a page that differs gets status
- * KVT_ECORRUPT and no rows. `workspace` is device memory of kvt_cuda_workspace_bytes.
+ * KVT_ECORRUPT and no rows. Where rows of one page were read one by one it is looked at once:
+ * pages[firsts[i] .. firsts[i + 1]) are of page i of n_pages, and the first of them is looked at
+ * (not if its status is not KVT_OK). firsts: n_pages + 1 numbers in memory of the device, or
+ * pinned; NULL: each is a page. `workspace` is device memory of kvt_cuda_workspace_bytes.
  */
-int kvt_cuda_verify(const kvt_page_shape *shape, kvt_cuda_page *pages, uint32_t n_pages,
-                    uint32_t *ret_status, void *workspace, void *stream);
+int kvt_cuda_verify(const kvt_page_shape *shape, kvt_cuda_page *pages, const uint32_t *firsts,
+                    uint32_t n_pages, uint32_t *ret_status, void *workspace, void *stream);
 
 /*
  * Decodes the rows of all reads, layers [first_layer, first_layer + n_layers), into `to` (layer 0 =

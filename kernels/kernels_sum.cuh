@@ -9,10 +9,16 @@ KVT_LANE kvt_cuda_page *page_of(void *pages, uint32_t stride_bytes, uint32_t i) 
     return (kvt_cuda_page *)((uint8_t *)pages + (uint64_t)i * stride_bytes);
 }
 
+/* The pages are firsts[0], firsts[1], ..., or all (NULL). */
+KVT_LANE uint32_t nth(const uint32_t *firsts, uint32_t n) {
+    return firsts ? firsts[n] : n;
+}
+
 /* x: share of the page's 1 KiB blocks, one a warp; y: page. */
 static __global__ void __launch_bounds__(KVT_BLOCK_THREADS)
-    sum_kernel(void *pages, uint32_t stride_bytes, uint64_t *sums, uint32_t max_blocks) {
-    const kvt_cuda_page *page = page_of(pages, stride_bytes, blockIdx.y);
+    sum_kernel(void *pages, uint32_t stride_bytes, const uint32_t *firsts, uint64_t *sums,
+               uint32_t max_blocks) {
+    const kvt_cuda_page *page = page_of(pages, stride_bytes, nth(firsts, blockIdx.y));
     uint32_t bytes = page->payload_bytes, n_blocks = kvt_xxh3_blocks(bytes);
     if (page->status != KVT_OK || bytes <= KVT_XXH3_SHORT_BYTES)
         return;
@@ -37,19 +43,23 @@ KVT_LANE uint64_t payload_hash(const kvt_cuda_page *page, const uint64_t *sums) 
                : kvt_xxh3_chain(payload, page->payload_bytes, sums);
 }
 
+/* x: page. Those behind it, up to the next one, are other rows of the same. */
 static __global__ void __launch_bounds__(WARP)
-    verify_kernel(kvt_cuda_page *pages, const uint64_t *sums, uint32_t max_blocks,
-                  uint32_t *ret_status) {
-    kvt_cuda_page *page = &pages[blockIdx.x];
+    verify_kernel(kvt_cuda_page *pages, const uint32_t *firsts, const uint64_t *sums,
+                  uint32_t max_blocks, uint32_t *ret_status) {
+    uint32_t first = nth(firsts, blockIdx.x), end = nth(firsts, blockIdx.x + 1);
+    kvt_cuda_page *page = &pages[first];
     if (page->status != KVT_OK)
         return;
     uint64_t hash = payload_hash(page, sums + (uint64_t)blockIdx.x * max_blocks * KVT_XXH3_LANES);
     __syncwarp(); /* every lane has looked at the status */
-    if (threadIdx.x != 0 || hash == page->payload_hash)
+    if (hash == page->payload_hash)
         return;
-    page->status = KVT_ECORRUPT;
-    page->n_rows = 0;
-    if (ret_status)
+    for (uint32_t i = first + threadIdx.x; i < end; i += WARP) {
+        pages[i].status = KVT_ECORRUPT;
+        pages[i].n_rows = 0;
+    }
+    if (threadIdx.x == 0 && ret_status)
         atomicMax(ret_status, (uint32_t)KVT_ECORRUPT);
 }
 

@@ -185,7 +185,7 @@ static void test_encode(bench *b, host_page *ret_pages) {
 
 static void plan(bench *b, uint32_t n) {
     CUDA(kvt_cuda_plan(&b->shape, b->reads, n, b->plans, b->status, b->stream));
-    CUDA(kvt_cuda_verify(&b->shape, b->plans, n, b->status, b->workspace, b->stream));
+    CUDA(kvt_cuda_verify(&b->shape, b->plans, NULL, n, b->status, b->workspace, b->stream));
 }
 
 /* Decodes the planned rows on the device; on the host what b->reads say, of the same bytes. */
