@@ -105,7 +105,7 @@ typedef enum kvt_status {
     KVT_ENOTSUP = 17,   /* known, but not in this build or not for this geometry */
     KVT_EFORK = 18,     /* the client belongs to the parent process of this one */
     KVT_ECLOSED = 19,   /* kvt_close was called meanwhile */
-    KVT_EIO = 20,       /* the system failed a file operation (errno tells more on the side) */
+    KVT_EIO = 20,       /* the system or a GPU failed (of a file, errno tells more on the side) */
     KVT_ESESSION = 21,  /* the daemon does not know this connection's session (the library handles
                            this by itself; seen only on the raw wire) */
     KVT_EDUPLICATE = 22, /* a request with this number was done before; it was not done again */

@@ -181,7 +181,8 @@ static int wait_without_event(const kvt_cuda_batch *b) {
 }
 
 /* Ends a call that put work into the stream. Also after an error: what was launched is under way,
- * and whoever hears of the error takes its memory to be free. */
+ * and whoever hears of the error takes its memory to be free. No question about a stream tells
+ * which GPU's it is before CUDA 12.8: kernels and events of this one are what it does not take. */
 static kvt_status end_launch(kvt_cuda_batch *b, int error, const char *what, char *why,
                              size_t why_bytes) {
     int event_error = (int)cudaEventRecord(b->done, b->stream);
@@ -189,6 +190,8 @@ static kvt_status end_launch(kvt_cuda_batch *b, int error, const char *what, cha
         error = event_error;
     if (error != cudaSuccess)
         wait_without_event(b);
+    if (error == cudaErrorInvalidResourceHandle)
+        return kvt_cuda_says_stream(b->map, error, why, why_bytes);
     return error == cudaSuccess ? KVT_OK : kvt_cuda_says(b->map, error, what, why, why_bytes);
 }
 
@@ -304,6 +307,10 @@ static uint32_t write_orders(kvt_cuda_batch *b, const kvt_cuda_order *orders, ui
 /* So that no row's address has to be asked for across the bus. */
 static int upload_blocks(kvt_cuda_batch *b, const kvt_cuda_blocks *blocks) {
     size_t bytes = blocks->n * sizeof *blocks->tokens;
+    /* A stream of another GPU takes a copy, but no event. */
+    cudaError_t error = cudaEventRecord(b->done, b->stream);
+    if (error != cudaSuccess)
+        return (int)error;
     memcpy(b->blocks, blocks->tokens, bytes);
     return (int)cudaMemcpyAsync(b->device_blocks, b->blocks, bytes, cudaMemcpyHostToDevice,
                                 b->stream);

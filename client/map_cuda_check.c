@@ -17,8 +17,9 @@ static kvt_status check_part(const kvt_cuda_map *map, const char *argument, int 
         return KVT_OK;
     if (found.type == cudaMemoryTypeDevice)
         return kvt_say(why, why_bytes, KVT_EINVAL,
-                       "%s->part[%d] is memory of CUDA device %d, and the pages are on %d: open a "
-                       "client with options.gpu \"%d\", or bring the KV there",
+                       "%s->part[%d] is memory of CUDA device %d, and the pages are on %d: bring "
+                       "the KV there. (Only a daemon whose setting gpu names that GPU as well "
+                       "takes a client with options.gpu \"%d\".)",
                        argument, part, found.device, map->gpu, found.device);
     if (found.type == cudaMemoryTypeHost)
         return kvt_say(why, why_bytes, KVT_EINVAL,
@@ -59,11 +60,7 @@ kvt_status kvt_cuda_check_stream(kvt_cuda_map *map, void *stream, int is_kept, c
     kvt_cuda_leave(entered);
     if (error == cudaErrorInvalidResourceHandle || error == cudaErrorInvalidValue ||
         error == cudaErrorStreamCaptureImplicit)
-        return kvt_say(
-            why, why_bytes, KVT_EINVAL,
-            "the stream cannot be used: CUDA says %s. It must be one of the GPU that the "
-            "pages are on, %d, and not the default one while others are captured",
-            kvt_cuda_error_name((int)error), map->gpu);
+        return kvt_cuda_says_stream(map, (int)error, why, why_bytes);
     if (error != cudaSuccess)
         return kvt_cuda_says(map, (int)error, "whether the stream captures", why, why_bytes);
     if (capture != cudaStreamCaptureStatusNone)

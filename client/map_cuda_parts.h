@@ -41,6 +41,15 @@ static inline kvt_status kvt_cuda_says(const kvt_cuda_map *map, int error, const
                    kvt_cuda_error_name(error));
 }
 
+/* A stream that no work goes into: KVT_EINVAL. */
+static inline kvt_status kvt_cuda_says_stream(const kvt_cuda_map *map, int error, char *why,
+                                              size_t why_bytes) {
+    return kvt_say(why, why_bytes, KVT_EINVAL,
+                   "the stream cannot be used: CUDA says %s. It must be one of the GPU that the "
+                   "pages are on, %d, and not the default one while others are captured",
+                   kvt_cuda_error_name(error), map->gpu);
+}
+
 /* map_cuda_areas.c; as in kvt_cuda_map_table. */
 kvt_status kvt_cuda_area_open(kvt_cuda_map *map, uint64_t bytes, char *why, size_t why_bytes,
                               kvt_wire_memory *ret_memory, kvt_cuda_area **ret_area);

@@ -140,6 +140,14 @@ static kvt_status corrupt(const kvt_lease *lease, uint32_t n_pages, uint32_t sea
                      sealed_tokens);
 }
 
+/* Why the daemon did not seal a page. */
+static const char *page_words(const kvt_lease *lease, kvt_status status) {
+    if (status == KVT_EIO && lease->arena->gpu)
+        return "the daemon's GPU failed as it took the page, or its staging file or area is gone; "
+               "the daemon's log says which. Go on without the cache until it serves anew";
+    return kvt_status_text(status);
+}
+
 /* Gives back what is held already, of the first n. */
 static void give_held(kvt_lease *lease, uint32_t n, uint32_t sealed_tokens) {
     uint32_t n_held = 0, page_tokens = lease->client->geometry.page_tokens;
@@ -176,7 +184,7 @@ static kvt_status seal_some(kvt_lease *lease, uint64_t deadline_ms, uint32_t *re
         status = corrupt(lease, args.n_pages, *ret_sealed_tokens);
     else if (status == KVT_OK && page_status != KVT_OK)
         status = kvt_error(page_status, "the page at token %u was not sealed: %s",
-                           *ret_sealed_tokens, kvt_status_text(page_status));
+                           *ret_sealed_tokens, page_words(lease, page_status));
     give_slots(lease, args.n_pages, unanswered);
     return status;
 }

@@ -389,8 +389,41 @@ static void refuse_other_gpu(e2e_worker *w, uint32_t prompt) {
     kvt_layout_token_major(&w->realm.geometry, TOKENS, w[0].gpu_part[0], w[1].gpu_part[1], &to);
     CHECK_EQ(kvt_decode_device(lease, 0, TOKENS, 0, 1, &to, NULL, w[0].stream), KVT_EINVAL);
     CHECK_MSG(strstr(kvt_last_error(), "to->part[1] is memory of CUDA device 1, and the pages are "
-                                       "on 0"),
+                                       "on 0: bring the KV there"),
               "%s", kvt_last_error());
+    CHECK_EQ(kvt_release(lease), KVT_OK);
+}
+
+static void refused_stream(kvt_status status) {
+    int (*last_error)(void);
+    CHECK_MSG(status == KVT_EINVAL &&
+                  strstr(kvt_last_error(), "must be one of the GPU that the pages are on, 0"),
+              "%s: %s", kvt_status_name(status), kvt_last_error());
+    *(void **)(void *)&last_error = gpu_symbol("cudaGetLastError");
+    CHECK_EQ(last_error(), 0);
+}
+
+/* Nor is a stream of the other GPU; the lease and what else is put into its own go on. */
+static void refuse_other_stream(e2e_worker *w, uint32_t prompt) {
+    uint32_t tokens[TOKENS];
+    kvt_lease *lease;
+    kvt_layout to;
+    kvt_device_pages pages;
+    uint32_t blocks[] = {0, 1, 2, 3, 4, 5};
+    kvt_block_table table = {blocks, 6, 16, 0};
+    kvt_layout_token_major(&w->realm.geometry, 96, w[0].gpu_part[0], w[0].gpu_part[1], &to);
+    make_tokens(prompt, tokens);
+    CHECK_EQ(kvt_acquire_ranks(w[0].client, 1, 2000 + prompt, tokens, TOKENS, 0, &lease), KVT_OK);
+    refused_stream(kvt_decode_device(lease, 0, TOKENS, 0, 1, &to, NULL, w[1].stream));
+    refused_stream(kvt_pages_device(lease, 0, TOKENS, w[1].stream, &pages));
+    CHECK_EQ(kvt_decode_device(lease, 0, TOKENS, 0, 1, &to, NULL, w[0].stream), KVT_OK);
+    CHECK_EQ(kvt_release(lease), KVT_OK);
+    make_tokens(prompt + 1000, tokens);
+    CHECK_EQ(kvt_acquire_ranks(w[0].client, 1, 3000 + prompt, tokens, TOKENS, KVT_CLAIM, &lease),
+             KVT_OK);
+    refused_stream(kvt_encode_device(lease, 0, 1, &to, NULL, w[1].stream));
+    refused_stream(kvt_encode_device(lease, 0, 1, &to, &table, w[1].stream));
+    CHECK_EQ(kvt_encode_device(lease, 0, 1, &to, &table, w[0].stream), KVT_OK);
     CHECK_EQ(kvt_release(lease), KVT_OK);
 }
 
@@ -409,6 +442,7 @@ static void test_one_process(void) {
         one_prompt(w, prompt);
     set_gpu(0);
     refuse_other_gpu(w, 1);
+    refuse_other_stream(w, 1);
     for (uint32_t rank = 0; rank < GPUS; rank++) {
         set_gpu((int)rank);
         e2e_worker_close(&w[rank]);
