@@ -69,12 +69,12 @@ static void test_pieces(bench *b) {
     kvt_cuda_page plan;
     for (uint32_t i = 0; i < PAGES; i++) {
         b->firsts[i] = n;
-        for (uint32_t piece = 0; piece <= i; piece++)
-            b->reads[n++] = (kvt_cuda_read){.page = b->pages + i * b->page_bytes,
-                                            .page_bytes = b->page_bytes,
-                                            .first_row = piece,
-                                            .n_rows = piece % 3,
-                                            .token = n};
+        for (uint32_t piece = 0; piece <= i; piece++, n++)
+            b->reads[n] = (kvt_cuda_read){.page = b->pages + i * b->page_bytes,
+                                          .page_bytes = b->page_bytes,
+                                          .first_row = piece,
+                                          .n_rows = piece % 3,
+                                          .token = n};
     }
     b->firsts[PAGES] = n;
     CHECK_EQ(look(b, n, b->firsts, PAGES), KVT_OK);
