@@ -105,6 +105,7 @@ static void test_payload(const e2e_daemon *d, e2e_worker *w, e2e_worker *other, 
     CHECK_EQ(e2e_count(d, "pins"), 0);
     compute(w, other, tokens, TOKENS, 3 * E2E_PAGE_TOKENS);
     CHECK_EQ(e2e_read(w, reader, tokens), KVT_ECORRUPT); /* it is what the lease names */
+    CHECK_MSG(strstr(kvt_last_error(), "what was read of it is void"), "%s", kvt_last_error());
     CHECK_EQ(e2e_count(d, "pages_damaged"), before + 1);
     kvt_status end = kvt_release(reader);
     CHECK_MSG(end == KVT_OK || (w->stream && end == KVT_ECORRUPT), "%s", kvt_status_name(end));

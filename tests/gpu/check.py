@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 
-STAND_IN_ONLY = {"gpus", "gpu_faults"}
+STAND_IN_ONLY = {"damage", "gpus", "gpu_faults"}
 
 
 def read(root, path):
