@@ -17,7 +17,8 @@ import tempfile
 
 SEEDS = "200"
 RARE_SEEDS = "800"
-RARE = ("a page that cools while it is leased", "a pin that is charged to another tenant's quota")
+RARE = ("a write that overtakes an erasure of its key", "a page that cools while it is leased",
+        "a pin that is charged to another tenant's quota")
 LIMIT_S = 300
 FLAGS = ["-D_GNU_SOURCE", "-std=c17", "-O2", "-g", "-w"]
 
