@@ -3,6 +3,7 @@
 #include "client/assert.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <lmdb.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -67,6 +68,50 @@ static void assertion_failed(MDB_env *env, const char *message) {
     abort();
 }
 
+/* --- its meta pages ----------------------------------------------------------------------------
+ */
+
+/* As LMDB 0.9 lays them out: format version 1, in this machine's words. */
+typedef struct meta_page {
+    size_t number;
+    uint16_t pad, flags, lower, upper;
+    uint32_t magic, version;
+    void *address;
+    size_t map_bytes;
+    struct {
+        uint32_t page_bytes; /* in that of free pages; the other has no use for it */
+        uint16_t flags, depth;
+        size_t n_branch, n_leaf, n_overflow, n_entries, root;
+    } bases[META_PAGES];
+    size_t last_page, txn;
+} meta_page;
+
+static int is_meta(const meta_page *m) {
+    enum { IS_META = 8, FORMAT = 1 };
+    return m->flags & IS_META && m->magic == UINT32_C(0xBEEFC0DE) && m->version == FORMAT;
+}
+
+/* LMDB believes the newest meta page: it divides by the page's size, and maps as much as the last
+ * page's number asks for, which fails as if the system had no memory. So a flipped bit there must
+ * be found before. Whatever else is wrong, LMDB finds. */
+static kvt_status check_meta(const char *path, uint64_t page_bytes, uint64_t map_bytes) {
+    meta_page m[META_PAGES];
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), is_whole = fd >= 0;
+    for (int i = 0; is_whole && i < META_PAGES; i++)
+        is_whole = pread(fd, &m[i], sizeof m[i], (off_t)page_bytes * i) == (ssize_t)sizeof m[i] &&
+                   is_meta(&m[i]);
+    if (fd >= 0)
+        close(fd);
+    if (!is_whole) /* none there, a new one, or LMDB says that it is none of its own */
+        return KVT_OK;
+    const meta_page *newest = &m[m[1].txn > m[0].txn];
+    if (m[0].bases[FREE_DBI].page_bytes != page_bytes || /* says where the other is */
+        newest->bases[FREE_DBI].page_bytes != page_bytes || newest->last_page < META_PAGES - 1 ||
+        newest->last_page >= map_bytes / page_bytes)
+        return KVT_ECORRUPT;
+    return KVT_OK;
+}
+
 /* --- the file ----------------------------------------------------------------------------------
  */
 
@@ -76,22 +121,25 @@ kvt_status lmdb_open(const char *path, uint64_t map_bytes, lmdb **ret_lmdb) {
     if (!l)
         return KVT_ENOMEM;
     l->page_bytes = (uint64_t)sysconf(_SC_PAGESIZE);
+    kvt_status status = check_meta(path, l->page_bytes, map_bytes);
+    if (status != KVT_OK)
+        goto out;
     int rc = mdb_env_create(&l->env);
     if (!rc && !(rc = mdb_env_set_mapsize(l->env, map_bytes)) &&
         !(rc = mdb_env_set_maxdbs(l->env, LMDB_N_BASES)) &&
         !(rc = mdb_env_set_assert(l->env, assertion_failed)))
         rc = mdb_env_open(l->env, path, MDB_NOSUBDIR | MDB_NOSYNC | MDB_NOLOCK, 0600);
-    kvt_status status = status_of(l, rc);
+    status = status_of(l, rc);
     if (status == KVT_OK && mdb_env_stat(l->env, &stat) == 0 && stat.ms_psize != l->page_bytes)
         status = KVT_ECORRUPT;
     if (l->broken)
         status = KVT_ECORRUPT;
-    if (status != KVT_OK) {
+out:
+    if (status == KVT_OK)
+        *ret_lmdb = l;
+    else
         lmdb_close(l);
-        return status;
-    }
-    *ret_lmdb = l;
-    return KVT_OK;
+    return status;
 }
 
 void lmdb_close(lmdb *l) {
@@ -110,8 +158,12 @@ kvt_status lmdb_peek(const char *path, lmdb_base base, lmdb_bytes key, void *to,
     MDB_val k = val(key), v;
     MDB_dbi dbi;
     lmdb unused = {.env = NULL};
+    if (check_meta(path, (uint64_t)sysconf(_SC_PAGESIZE), SIZE_MAX) != KVT_OK)
+        return KVT_ECORRUPT;
     int rc = mdb_env_create(&env);
-    if (!rc && !(rc = mdb_env_set_maxdbs(env, LMDB_N_BASES)) &&
+    /* The least map: LMDB makes it what the file has, and asks no meta page how large it is. */
+    if (!rc && !(rc = mdb_env_set_mapsize(env, 1)) &&
+        !(rc = mdb_env_set_maxdbs(env, LMDB_N_BASES)) &&
         !(rc = mdb_env_open(env, path, MDB_NOSUBDIR | MDB_RDONLY | MDB_NOLOCK, 0)) &&
         !(rc = mdb_txn_begin(env, NULL, MDB_RDONLY, &txn)) &&
         !(rc = mdb_dbi_open(txn, names[base], 0, &dbi)))

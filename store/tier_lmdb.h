@@ -33,7 +33,8 @@ typedef struct lmdb_bytes {
     size_t n;
 } lmdb_bytes;
 
-/* The file may grow to map_bytes. KVT_ECORRUPT: not LMDB's file, or one for other pages. */
+/* The file may grow to map_bytes. KVT_ECORRUPT: not LMDB's file, or one for other pages, or it says
+ * of itself that it is larger. */
 kvt_status lmdb_open(const char *path, uint64_t map_bytes, lmdb **ret_lmdb);
 /* One record of a file that may be anybody's, without writing: nothing is made, mended or locked.
  * KVT_ENOENT: the file has no such database or record; KVT_ECORRUPT: it is none of LMDB's, or the
