@@ -264,17 +264,20 @@ static void note_found(disk *d, tier_found found, const tier_usage *u) {
     const char *to = tier_aside_name(found);
     char fate[256] = "", reason[128];
     d->stats.files_lost++;
-    d->stats.moved_aside += to && u->aside_bytes > 0;
-    if (to && u->aside_bytes > 0)
+    d->stats.moved_aside += to && u->moved_aside;
+    if (to && u->moved_aside)
         snprintf(fate, sizeof fate,
                  "; %s is %s/%s, whose %llu KiB count in \"disk\" until it is deleted",
                  found == TIER_FOUND_BROKEN ? "the first MiB of it" : "it", d->options.dir, to,
                  (unsigned long long)u->aside_bytes >> 10);
+    else if (to && u->aside_removed_bytes == 0)
+        snprintf(fate, sizeof fate,
+                 "; it was deleted, since it could not be moved to %s/%s (has a directory that "
+                 "name, or is aside a link?)",
+                 d->options.dir, to);
     else if (found != TIER_FOUND_NONE)
         snprintf(fate, sizeof fate, "; it was deleted%s",
-                 to && u->aside_removed_bytes > 0
-                     ? ", since kept aside it would take more than a quarter of \"disk\""
-                     : "");
+                 to ? ", since kept aside it would take more than a quarter of \"disk\"" : "");
     reason_of(d, found, u, reason, sizeof reason);
     disk_log(d, 1, "%s: the disk tier's file could not be used (%s); starting with an empty one%s",
              d->options.dir, reason, fate);

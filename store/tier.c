@@ -101,8 +101,10 @@ static void plan_beside(tier *t) {
 }
 
 static kvt_status move_aside(tier *t, tier_found found) {
-    kvt_status status = tier_files_aside(&t->files, found);
+    int moved = 0;
+    kvt_status status = tier_files_aside(&t->files, found, &moved);
     plan_beside(t);
+    t->counts.moved_aside = moved && t->counts.aside_bytes > 0; /* unless it takes too much */
     return status;
 }
 
@@ -242,7 +244,8 @@ int tier_broken(const tier *t) {
 kvt_status tier_reset(tier *t, char *why, size_t why_bytes) {
     lmdb_close(t->lmdb);
     t->lmdb = NULL;
-    kvt_status status = tier_files_aside(&t->files, TIER_FOUND_LARGER); /* removes it */
+    int moved;
+    kvt_status status = tier_files_aside(&t->files, TIER_FOUND_LARGER, &moved); /* removes it */
     if (status != KVT_OK)
         return kvt_say(why, why_bytes, status, "%s: %s", t->files.name, strerror(errno));
     t->state = (tier_state){.version = TIER_FORMAT_VERSION, .last_serial = t->state.last_serial};

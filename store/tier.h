@@ -206,6 +206,7 @@ typedef struct tier_usage {
     uint64_t aside_removed_bytes; /* of files in aside/ that did not fit */
     uint64_t found_bytes;         /* of data.mdb, as it was found */
     tier_found found;
+    int moved_aside; /* is that file in aside/ now? */
 } tier_usage;
 /* Walks the list of free pages: some microseconds for each thousand. Sees whether data.mdb has been
  * removed: tier_broken then, and KVT_EIO. */

@@ -288,32 +288,56 @@ const char *tier_aside_name(tier_found found) {
 static const tier_found aside_kinds[] = {TIER_FOUND_VERSION, TIER_FOUND_BROKEN};
 enum { N_ASIDE_KINDS = sizeof aside_kinds / sizeof aside_kinds[0] };
 
+static const char *name_in_aside(tier_found kind) {
+    return strchr(tier_aside_name(kind), '/') + 1;
+}
+
+/* A link there would lead out of the directory: not followed, so that there is no aside. */
+static int open_aside(const tier_files *f) {
+    return openat(f->dir, "aside", O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+}
+
 uint64_t tier_files_aside_bytes(const tier_files *f) {
     uint64_t bytes = 0;
     struct stat st;
-    for (int i = 0; i < N_ASIDE_KINDS; i++)
-        if (fstatat(f->dir, tier_aside_name(aside_kinds[i]), &st, AT_SYMLINK_NOFOLLOW) == 0)
+    int aside = open_aside(f);
+    for (int i = 0; aside >= 0 && i < N_ASIDE_KINDS; i++)
+        if (fstatat(aside, name_in_aside(aside_kinds[i]), &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+            S_ISREG(st.st_mode))
             bytes += (uint64_t)st.st_size;
+    if (aside >= 0)
+        close(aside);
     return bytes;
 }
 
 void tier_files_drop_aside(const tier_files *f) {
+    int aside = open_aside(f);
+    if (aside < 0)
+        return;
     for (int i = 0; i < N_ASIDE_KINDS; i++)
-        unlinkat(f->dir, tier_aside_name(aside_kinds[i]), 0);
+        unlinkat(aside, name_in_aside(aside_kinds[i]), 0);
+    close(aside);
     unlinkat(f->dir, "aside", AT_REMOVEDIR);
 }
 
-kvt_status tier_files_aside(const tier_files *f, tier_found kind) {
-    const char *to = tier_aside_name(kind);
-    if (!to)
-        return unlinkat(f->dir, TIER_DATA_NAME, 0) == 0 || errno == ENOENT ? KVT_OK
-                                                                           : status_of(errno);
+/* Whether it is there now. */
+static int move_aside(const tier_files *f, tier_found kind) {
     mkdirat(f->dir, "aside", 0700);
-    if (renameat(f->dir, TIER_DATA_NAME, f->dir, to) != 0 && errno != ENOENT &&
-        unlinkat(f->dir, TIER_DATA_NAME, 0) != 0)
+    int aside = open_aside(f);
+    if (aside < 0)
+        return 0;
+    int moved = renameat(f->dir, TIER_DATA_NAME, aside, name_in_aside(kind)) == 0;
+    if (moved && kind == TIER_FOUND_BROKEN)
+        cut(aside, name_in_aside(kind));
+    close(aside);
+    return moved;
+}
+
+kvt_status tier_files_aside(const tier_files *f, tier_found kind, int *ret_moved) {
+    int moved = tier_aside_name(kind) && move_aside(f, kind);
+    if (!moved && unlinkat(f->dir, TIER_DATA_NAME, 0) != 0 && errno != ENOENT)
         return status_of(errno);
-    if (kind == TIER_FOUND_BROKEN)
-        cut(f->dir, to);
+    *ret_moved = moved;
     return KVT_OK;
 }
 

@@ -35,8 +35,9 @@ kvt_status tier_files_stamp(const tier_files *f, int clean);
 
 /* Moves data.mdb to aside/, over the last one of that kind; of a broken one only the first MiB is
  * kept, to be looked at, since it would count twice against the disk. One that is merely too large,
- * or of a system that crashed, is removed. */
-kvt_status tier_files_aside(const tier_files *f, tier_found kind);
+ * or of a system that crashed, is removed, and so is any if aside/ is a link, or has a directory of
+ * that name. */
+kvt_status tier_files_aside(const tier_files *f, tier_found kind, int *ret_moved);
 /* Sizes of all that was ever moved there, and its removal. */
 uint64_t tier_files_aside_bytes(const tier_files *f);
 void tier_files_drop_aside(const tier_files *f);

@@ -137,6 +137,7 @@ static void test_lost_stamp(void) {
         tier *t = kit_tier_open(dir, 16 << 20, "b", 0);
         CHECK_EQ(tier_use(t, &u), KVT_OK);
         CHECK_EQ(u.found, TIER_FOUND_BROKEN);
+        CHECK_EQ(u.moved_aside, 1);
         tier_close(t);
         kit_file_path(dir, "aside/broken.mdb", path);
         CHECK_EQ(access(path, F_OK), 0);
@@ -144,9 +145,43 @@ static void test_lost_stamp(void) {
     kit_remove(dir);
 }
 
+/* A link in aside's place is not followed, and a directory in its file's takes none: then a broken
+ * file is deleted, which is said. */
+static void test_no_aside(void) {
+    enum { LARGE = 6 << 20 }; /* more than may lie aside */
+    const char *dir = kit_dir("no-aside");
+    char path[512], away[512];
+    tier_usage u;
+    for (int linked = 0; linked < 2; linked++) {
+        is_open(dir);
+        kit_file_path(dir, "away", away);
+        kit_file_path(dir, "aside", path);
+        CHECK_EQ(mkdir(away, 0700), 0);
+        CHECK_EQ(linked ? symlink(away, path) : mkdir(path, 0700), 0);
+        kit_file_path(dir, linked ? "away/broken.mdb" : "aside/broken.mdb", path);
+        CHECK_EQ(linked ? mknod(path, S_IFREG | 0600, 0) : mkdir(path, 0700), 0);
+        CHECK(!linked || truncate(path, LARGE) == 0);
+        if (!linked) /* of an earlier start, which says nothing of this one */
+            kit_file_write(dir, "aside/other-version.mdb", "older", 5);
+        kit_file_write(dir, "stamp", "", 0);
+        tier *t = kit_tier_open(dir, 16 << 20, "b", 0);
+        CHECK_EQ(tier_use(t, &u), KVT_OK);
+        CHECK_EQ(u.found, TIER_FOUND_BROKEN);
+        CHECK_EQ(u.moved_aside, 0);
+        CHECK_EQ(u.aside_bytes, linked ? 0 : 5);
+        CHECK_EQ(u.aside_removed_bytes, 0);
+        tier_close(t);
+        struct stat st;
+        CHECK_EQ(stat(path, &st), 0);
+        CHECK(linked ? st.st_size == LARGE : S_ISDIR(st.st_mode));
+        kit_remove(dir);
+    }
+}
+
 int main(void) {
     test_foreign();
     test_lost_stamp();
+    test_no_aside();
     test_others();
     test_fifos();
     return 0;
