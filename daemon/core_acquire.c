@@ -138,6 +138,8 @@ static void lease_set_path(core *c, session *s, lease *l, const start *at, int c
     }
     radix_match m;
     radix_find(c->tree, at->from, c->asked, at->n_tokens, &m);
+    if (claim && forget_out_of_reach(c, &c->realms[l->realm], at->from, m.node))
+        radix_find(c->tree, at->from, c->asked, at->n_tokens, &m);
     c->counts.find_visits += m.visits;
     spans_check_match(c, at->from, &m);
     uint32_t page_tokens = radix_page_tokens(c->tree, at->from);

@@ -88,11 +88,12 @@ static void note_failed_read(core *c, tier_page *at) {
 }
 
 static int may_read(core *c, page_handle page) {
-    return c->tiers->disk_up && !read_has_failed(c, tier_of(c, page));
+    return c->tiers->disk_up && !disk_is_silent(c) && !read_has_failed(c, tier_of(c, page));
 }
 
 static int lift_from_disk(core *c, lift *jobs, page_handle page) {
-    if (!may_read(c, page))
+    /* However many a disk keeps waiting, what comes up from the host tier has jobs left. */
+    if (!may_read(c, page) || (!jobs->read && c->tiers->n_reads >= TIER_JOBS / 2))
         return 0;
     core_job *job = lift_job(c, &jobs->read, CORE_JOB_READ, tier_of(c, page)->realm);
     return job && read_page(c, job, page);
@@ -132,6 +133,37 @@ static uint32_t next_absent(const core *c, const realm *r, radix_node node, uint
                                slot_is_needed(r, slot, depth, n_tokens)))
         slot++;
     return slot;
+}
+
+int disk_is_silent(const core *c) {
+    const tiers *t = c->tiers;
+    return t && c->config.disk_bytes && (!t->disk_up || t->n_reads > 0) &&
+           c->env.now_ms(c->env.context) - t->disk_heard_ms >= DISK_RETRY_MS;
+}
+
+/* Is there something of it that the disk alone has? */
+static int node_is_on_disk_alone(const core *c, const realm *r, radix_node node,
+                                 uint32_t n_tokens) {
+    uint32_t n = radix_slots(c->tree, node);
+    for (uint32_t slot = 0; (slot = next_absent(c, r, node, n_tokens, slot)) < n; slot++)
+        if (tier_of(c, node_page(c, node, slot))->host_frame == PAGE_NO_FRAME)
+            return 1;
+    return 0;
+}
+
+/* The records go, too, when the disk is back: what is computed meanwhile takes their place. */
+int forget_out_of_reach(core *c, const realm *r, radix_node from, radix_node last) {
+    radix_node first = RADIX_NONE;
+    if (!c->tiers || c->tiers->n_absent == 0 || !disk_is_silent(c))
+        return 0;
+    for (radix_node node = last; node != from && !radix_is_busy(c->tree, node);
+         node = radix_parent(c->tree, node))
+        if (node_is_on_disk_alone(c, r, node, path_tokens(c, last)))
+            first = node;
+    if (first == RADIX_NONE)
+        return 0;
+    evict_subtree(c, first);
+    return 1;
 }
 
 /* 1: all that is needed of it, and missing, is on its way; 0: something cannot be. *n_on_way

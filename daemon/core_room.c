@@ -88,7 +88,14 @@ int room_device(core *c, uint32_t arena) {
     if (!c->tiers)
         return 0;
     uint32_t index = order_coldest(c, c->arenas[arena].clean, idle_key, page_is_in_use);
-    return index != ORDER_NONE && room_device_page(c, page_at(c->pages, index));
+    if (index == ORDER_NONE)
+        return 0;
+    page_handle page = page_at(c->pages, index);
+    if (tier_of(c, page)->host_frame != PAGE_NO_FRAME || !disk_is_silent(c))
+        return room_device_page(c, page);
+    /* Else what hangs on it would stay, and nobody could read it or compute it. */
+    evict_subtree(c, page_get(c->pages, page)->node);
+    return 1;
 }
 
 /* --- the host tier -----------------------------------------------------------------------------

@@ -66,8 +66,11 @@ void tier_job_drop(core *c, page_handle page) {
 
 void tier_job_submit(core *c, core_job *job) {
     KVT_ASSERT(job->n_copies > 0 || job->kind == CORE_JOB_VERIFY);
+    tiers *t = c->tiers;
     job->next = NULL;
-    c->tiers->n_jobs++;
+    t->n_jobs++;
+    if (job->kind == CORE_JOB_READ && t->n_reads++ == 0 && t->disk_up)
+        t->disk_heard_ms = c->env.now_ms(c->env.context);
     c->env.submit(c->env.context, job);
 }
 
@@ -498,6 +501,9 @@ void tier_job_done(core *c, core_job *job) {
     tiers *t = c->tiers;
     KVT_ASSERT(t && t->n_jobs > 0);
     t->n_jobs--;
+    t->n_reads -= job->kind == CORE_JOB_READ;
+    if (t->disk_up && job->kind != CORE_JOB_DOWN && job->kind != CORE_JOB_UP)
+        t->disk_heard_ms = c->env.now_ms(c->env.context);
     if (job->kind == CORE_JOB_ERASE) {
         erase_done(c, job);
     } else if (job->kind == CORE_JOB_VERIFY) {
@@ -531,6 +537,7 @@ void core_disk_up(core *c, int up) {
     if (!up || !c->tiers->disk_up) /* a new process */
         c->tiers->disk_fails = c->tiers->reads_fail = 0;
     c->tiers->disk_up = up;
+    c->tiers->disk_heard_ms = c->env.now_ms(c->env.context);
     core_go_on(c);
 }
 

@@ -277,9 +277,11 @@ typedef struct tiers {
     uint32_t leaving_mask;
     uint64_t n_started; /* jobs, ever: each has its number */
     uint32_t first_erase, n_erase;
-    uint64_t disk_used; /* by records that are there, being written or not erased yet */
-    int disk_up;        /* as core_disk_up said last: nothing else changes it */
-    int is_closed;      /* no job is started any more */
+    uint64_t disk_used;     /* by records that are there, being written or not erased yet */
+    int disk_up;            /* as core_disk_up said last: nothing else changes it */
+    uint32_t n_reads;       /* jobs that it has not answered */
+    uint64_t disk_heard_ms; /* when it last answered one, or came or went, or had none yet */
+    int is_closed;          /* no job is started any more */
     int disk_full;
     uint64_t disk_limit; /* what disk_used may be: the budget, or what turned out to be all there is
                           * room for, until disk_retry_ms */
@@ -782,6 +784,12 @@ uint32_t order_coldest(core *c, order *in, uint64_t (*key_of)(const core *, page
                        int (*is_in_use)(const core *, page_handle));
 int page_is_in_use(const core *c, page_handle page); /* as a reader may see it now */
 int room_device(core *c, uint32_t arena);            /* one frame of it is free; 0: none could be */
+/* Has the disk been away, or answered no read, for so long that what it alone has is out of reach?
+ */
+int disk_is_silent(const core *c);
+/* Of a path that is asked for: forgets the first page that is out of reach, and what hangs on it,
+ * so that it can be computed again. 0: there is none, or it is in use. */
+int forget_out_of_reach(core *c, const realm *r, radix_node from, radix_node last);
 /* Can pages leave it that stay only as long as a job reads them? */
 int room_is_coming(const core *c, uint32_t arena);
 int room_device_page(core *c, page_handle page); /* that of this page */

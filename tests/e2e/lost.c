@@ -6,6 +6,8 @@
  * Or its device fails, while the process that has the file lives: it is asked again every few
  * seconds, not all the time, and what is on disk is read though memory is full of what is not.
  *
+ * Or it hangs: what it alone has is computed again meanwhile.
+ *
  * Argument: how many times (40).
  */
 #include "tests/e2e/e2e.h"
@@ -123,12 +125,50 @@ static void failing(void) {
     e2e_disk_remove(&disk);
 }
 
+/* --- a disk that hangs --------------------------------------------------------------------------
+ */
+
+static void hanging(void) {
+    enum { ALL = PATHS + MORE_PATHS };
+    e2e_daemon d = {0};
+    e2e_worker w;
+    e2e_disk disk;
+    uint32_t tokens[E2E_MAX_TOKENS];
+    e2e_disk_make(&disk);
+    const char *settings[] = {"arena=2MiB",  disk.setting,         "disk=64MiB", "max_pages=2000",
+                              "host=256KiB", "promote_wait_ms=20", NULL};
+    e2e_start(&d, settings);
+    e2e_worker_open(&w, &d, 1, 30000);
+    for (uint32_t p = 0; p < ALL; p++)
+        ask(&w, p, PATH_TOKENS);
+    all_down(&w);
+    CHECK(e2e_count(&d, "pages_disk") > e2e_count(&d, "pages_device"));
+    pid_t helper = helper_of(&d);
+    CHECK_EQ(kill(helper, SIGSTOP), 0);
+    for (uint32_t round = 0; round < 2; round++)
+        for (uint32_t p = 0; p < ALL; p++) {
+            path(p, tokens);
+            while (e2e_held(&w, tokens, PATH_TOKENS) < PATH_TOKENS)
+                ask(&w, p, PATH_TOKENS);
+        }
+    CHECK_EQ(e2e_count(&d, "restarts"), 0); /* it was not a new process that helped */
+    CHECK_EQ(kill(helper, SIGCONT), 0);
+    all_down(&w);
+    for (uint32_t p = 0; p < ALL; p++)
+        ask(&w, p, PATH_TOKENS);
+    CHECK_EQ(w.wrong_bytes, 0);
+    e2e_worker_close(&w);
+    e2e_finish(&d);
+    e2e_disk_remove(&disk);
+}
+
 int main(int argc, char **argv) {
     uint64_t rounds = argc > 1 ? strtoull(argv[1], NULL, 10) : 40;
     e2e_daemon d = {0};
     e2e_worker w;
     e2e_disk disk;
     failing();
+    hanging();
     e2e_disk_make(&disk);
     /* Room for some 226 pages, and 56; there are 212, 238, 264, 290. */
     const char *settings[] = {"arena=2MiB", "host=512KiB",    disk.setting,
