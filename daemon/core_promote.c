@@ -8,6 +8,7 @@
 /* The jobs that one call fills. */
 typedef struct lift {
     core_job *up, *read;
+    int is_short; /* there was no job or no room for a page: that may come when a job is done */
 } lift;
 
 static void lift_submit(core *c, core_job **job) {
@@ -32,8 +33,10 @@ static int lift_from_host(core *c, lift *jobs, page_handle page) {
     if (arena == ARENA_NONE) /* nobody has come who could read it */
         return 0;
     core_job *job = lift_job(c, &jobs->up, CORE_JOB_UP, at->realm);
-    if (!job || frame_alloc(c, arena, at->bytes, &frame) != KVT_OK)
+    if (!job || frame_alloc(c, arena, at->bytes, &frame) != KVT_OK) {
+        jobs->is_short |= !job || room_is_coming(c, arena);
         return 0;
+    }
     /* Making room may have taken its copy in the host tier, if it has one on disk, or the page of a
      * view, which nothing pins, out of the tree. */
     if (!(at->flags & TIER_KNOWN) || at->host_frame == PAGE_NO_FRAME) {
@@ -92,11 +95,15 @@ static int may_read(core *c, page_handle page) {
 }
 
 static int lift_from_disk(core *c, lift *jobs, page_handle page) {
-    /* However many a disk keeps waiting, what comes up from the host tier has jobs left. */
-    if (!may_read(c, page) || (!jobs->read && c->tiers->n_reads >= TIER_JOBS / 2))
+    if (!may_read(c, page))
         return 0;
-    core_job *job = lift_job(c, &jobs->read, CORE_JOB_READ, tier_of(c, page)->realm);
-    return job && read_page(c, job, page);
+    /* However many a disk keeps waiting, what comes up from the host tier has jobs left. */
+    core_job *job = jobs->read || c->tiers->n_reads < TIER_JOBS / 2
+                        ? lift_job(c, &jobs->read, CORE_JOB_READ, tier_of(c, page)->realm)
+                        : NULL;
+    int goes = job && read_page(c, job, page);
+    jobs->is_short |= !goes;
+    return goes;
 }
 
 core_job *promote_for_cooling(core *c, core_job *job, page_handle page) {
@@ -205,7 +212,7 @@ static int promote_path(core *c, const lease *l) {
         lift_held(c, &jobs, r, &all, &n_on_way);
     lift_submit(c, &jobs.up);
     lift_submit(c, &jobs.read);
-    return n_on_way > 0;
+    return n_on_way > 0 || (jobs.is_short && c->tiers->n_jobs > 0);
 }
 
 /* Of a view's pages: those of its sinks and its window, or the others. The pages between are not
@@ -234,7 +241,7 @@ static int promote_view(core *c, const lease *l) {
         lift_view(c, &jobs, of, 0, &n_on_way);
     lift_submit(c, &jobs.up);
     lift_submit(c, &jobs.read);
-    return n_on_way > 0;
+    return n_on_way > 0 || (jobs.is_short && c->tiers->n_jobs > 0);
 }
 
 int promote_lease(core *c, const lease *l) {

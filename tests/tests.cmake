@@ -75,7 +75,7 @@ kvt_test(e2e_spill_long TARGET e2e_spill ARGS 200 LABELS slow TIMEOUT 3600)
 kvt_test(e2e_layers_long TARGET e2e_layers ARGS 50 LABELS slow TIMEOUT 3600)
 kvt_test(e2e_death_long TARGET e2e_death ARGS 500 LABELS slow TIMEOUT 3600)
 if(NOT KVT_SANITIZE) # the counting in Python would be what takes the time
-    kvt_script(replay SCRIPT replay.py LABELS e2e TIMEOUT 400)
+    kvt_script(replay SCRIPT replay.py LABELS e2e TIMEOUT 900)
     kvt_script(replay_long SCRIPT replay.py ARGS --long LABELS slow TIMEOUT 3600)
 endif()
 kvt_script(tool SCRIPT tool.py LABELS e2e TIMEOUT 600)
