@@ -145,7 +145,7 @@ static uint32_t next_absent(const core *c, const realm *r, radix_node node, uint
 int disk_is_silent(const core *c) {
     const tiers *t = c->tiers;
     return t && c->config.disk_bytes && (!t->disk_up || t->n_reads > 0) &&
-           c->env.now_ms(c->env.context) - t->disk_heard_ms >= DISK_RETRY_MS;
+           c->env.now_ms(c->env.context) - t->disk_heard_ms >= DISK_SILENT_MS;
 }
 
 /* Is there something of it that the disk alone has? */

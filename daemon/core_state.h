@@ -239,7 +239,10 @@ typedef struct tier_page {
 } tier_page;
 
 enum { TIER_BATCH = 32, TIER_JOBS = CORE_TIER_JOBS };
-enum { DISK_RETRY_MS = 5000 };
+enum {
+    DISK_RETRY_MS = 5000,
+    DISK_SILENT_MS = 5000, /* disk_is_silent */
+};
 
 typedef struct tier_erase {
     tier_key key;

@@ -379,8 +379,11 @@ const param params[] = {
      .low = 0,
      .high = 3600 * 1000,
      .standard = "2000",
-     .text = "How long an acquire waits for pages that come up from the host tier or from disk. "
-             "Then it is answered with those that are there; the others go on coming."},
+     .text =
+         "How long an acquire waits for pages that come up from the host tier or from disk. "
+         "Then it is answered with those that are there; the others go on coming. From a disk that "
+         "answers no read for 5 seconds, or is away for so long, none are waited for: who claims "
+         "what it alone has computes it again."},
     {.name = "drain_ms",
      .type = PARAM_MS,
      .flags = PARAM_RELOADS,
