@@ -69,33 +69,8 @@ static int read_page(core *c, core_job *job, page_handle page) {
     return 1;
 }
 
-/* It is asked for again, but not at once, and again, as long as somebody waits for it: each time
- * may take a failing disk seconds. The others are not asked less for it. */
-static int read_has_failed(core *c, const tier_page *at) {
-    tiers *t = c->tiers;
-    if (!t->reads_fail || at->failed_in != t->n_reads_fail)
-        return 0;
-    t->reads_fail = c->env.now_ms(c->env.context) < t->read_retry_ms;
-    return t->reads_fail;
-}
-
-static void note_failed_read(core *c, tier_page *at) {
-    tiers *t = c->tiers;
-    c->counts.reads_failed++;
-    if (!t->reads_fail) {
-        t->reads_fail = 1;
-        t->n_reads_fail++;
-        t->read_retry_ms = c->env.now_ms(c->env.context) + DISK_RETRY_MS;
-    }
-    at->failed_in = t->n_reads_fail;
-}
-
-static int may_read(core *c, page_handle page) {
-    return c->tiers->disk_up && !disk_is_silent(c) && !read_has_failed(c, tier_of(c, page));
-}
-
 static int lift_from_disk(core *c, lift *jobs, page_handle page) {
-    if (!may_read(c, page))
+    if (!disk_may_read(c, page))
         return 0;
     /* However many a disk keeps waiting, what comes up from the host tier has jobs left. */
     core_job *job = jobs->read || c->tiers->n_reads < TIER_JOBS / 2
@@ -108,7 +83,7 @@ static int lift_from_disk(core *c, lift *jobs, page_handle page) {
 
 core_job *promote_for_cooling(core *c, core_job *job, page_handle page) {
     uint32_t realm_slot = tier_of(c, page)->realm;
-    if (!may_read(c, page))
+    if (!disk_may_read(c, page))
         return job;
     if (!job) {
         job = tier_job(c, CORE_JOB_READ, realm_slot);
@@ -131,46 +106,13 @@ static int lift_page(core *c, lift *jobs, page_handle page) {
     return at->flags & TIER_ON_DISK ? lift_from_disk(c, jobs, page) : 0;
 }
 
-/* The first slot from this one on whose page is needed behind so many tokens and is not in the
- * arena; the number of slots if there is none. */
-static uint32_t next_absent(const core *c, const realm *r, radix_node node, uint32_t n_tokens,
-                            uint32_t slot) {
+uint32_t next_absent(const core *c, const realm *r, radix_node node, uint32_t n_tokens,
+                     uint32_t slot) {
     uint32_t n_slots = radix_slots(c->tree, node), depth = radix_depth(c->tree, node);
     while (slot < n_slots && !(entry_is_absent(node_entry(c, node, slot)) &&
                                slot_is_needed(r, slot, depth, n_tokens)))
         slot++;
     return slot;
-}
-
-int disk_is_silent(const core *c) {
-    const tiers *t = c->tiers;
-    return t && c->config.disk_bytes && (!t->disk_up || t->n_reads > 0) &&
-           c->env.now_ms(c->env.context) - t->disk_heard_ms >= DISK_SILENT_MS;
-}
-
-/* Is there something of it that the disk alone has? */
-static int node_is_on_disk_alone(const core *c, const realm *r, radix_node node,
-                                 uint32_t n_tokens) {
-    uint32_t n = radix_slots(c->tree, node);
-    for (uint32_t slot = 0; (slot = next_absent(c, r, node, n_tokens, slot)) < n; slot++)
-        if (tier_of(c, node_page(c, node, slot))->host_frame == PAGE_NO_FRAME)
-            return 1;
-    return 0;
-}
-
-/* The records go, too, when the disk is back: what is computed meanwhile takes their place. */
-int forget_out_of_reach(core *c, const realm *r, radix_node from, radix_node last) {
-    radix_node first = RADIX_NONE;
-    if (!c->tiers || c->tiers->n_absent == 0 || !disk_is_silent(c))
-        return 0;
-    for (radix_node node = last; node != from && !radix_is_busy(c->tree, node);
-         node = radix_parent(c->tree, node))
-        if (node_is_on_disk_alone(c, r, node, path_tokens(c, last)))
-            first = node;
-    if (first == RADIX_NONE)
-        return 0;
-    evict_subtree(c, first);
-    return 1;
 }
 
 /* 1: all that is needed of it, and missing, is on its way; 0: something cannot be. *n_on_way
@@ -297,7 +239,7 @@ static void read_done(core *c, core_copy *copy) {
         return;
     c->counts.tier_errors++;
     if (copy->status == KVT_EIO) {
-        note_failed_read(c, tier_of(c, copy->page));
+        disk_read_failed(c, tier_of(c, copy->page));
         if (tier_of(c, copy->page)->flags & TIER_NO_DISK) /* flushed meanwhile: see core_flush.c */
             page_let_go(c, copy->page);
         return;

@@ -531,16 +531,6 @@ void tier_job_done(core *c, core_job *job) {
     c->wake = 1;
 }
 
-void core_disk_up(core *c, int up) {
-    if (!c->tiers || !c->config.disk_bytes)
-        return;
-    if (!up || !c->tiers->disk_up) /* a new process */
-        c->tiers->disk_fails = c->tiers->reads_fail = 0;
-    c->tiers->disk_up = up;
-    c->tiers->disk_heard_ms = c->env.now_ms(c->env.context);
-    core_go_on(c);
-}
-
 void core_tiers_end(core *c) {
     if (c->tiers)
         c->tiers->is_closed = 1;

@@ -239,10 +239,7 @@ typedef struct tier_page {
 } tier_page;
 
 enum { TIER_BATCH = 32, TIER_JOBS = CORE_TIER_JOBS };
-enum {
-    DISK_RETRY_MS = 5000,
-    DISK_SILENT_MS = 5000, /* disk_is_silent */
-};
+enum { DISK_RETRY_MS = 5000 };
 
 typedef struct tier_erase {
     tier_key key;
@@ -787,12 +784,6 @@ uint32_t order_coldest(core *c, order *in, uint64_t (*key_of)(const core *, page
                        int (*is_in_use)(const core *, page_handle));
 int page_is_in_use(const core *c, page_handle page); /* as a reader may see it now */
 int room_device(core *c, uint32_t arena);            /* one frame of it is free; 0: none could be */
-/* Has the disk been away, or answered no read, for so long that what it alone has is out of reach?
- */
-int disk_is_silent(const core *c);
-/* Of a path that is asked for: forgets the first page that is out of reach, and what hangs on it,
- * so that it can be computed again. 0: there is none, or it is in use. */
-int forget_out_of_reach(core *c, const realm *r, radix_node from, radix_node last);
 /* Can pages leave it that stay only as long as a job reads them? */
 int room_is_coming(const core *c, uint32_t arena);
 int room_device_page(core *c, page_handle page); /* that of this page */
@@ -848,6 +839,20 @@ void lease_count_tiers(core *c, lease *l);                                 /* wh
 /* End of the held path, if what is missing of it in the arena is on its way up; else 0. */
 uint32_t lease_lifting_end(const core *c, const lease *l);
 void serve_prefetch(core *c, request *rq);
+/* The first slot from this one on whose page is needed behind so many tokens and is not in the
+ * arena; the number of slots if there is none. */
+uint32_t next_absent(const core *c, const realm *r, radix_node node, uint32_t n_tokens,
+                     uint32_t slot);
+
+/* --- core_silence.c: what a disk does not give --- */
+/* Has the disk been away, or answered no read, for so long that what it alone has is out of reach?
+ */
+int disk_is_silent(const core *c);
+/* Of a path that is asked for: forgets the first page that is out of reach, and what hangs on it,
+ * so that it can be computed again. 0: there is none, or it is in use. */
+int forget_out_of_reach(core *c, const realm *r, radix_node from, radix_node last);
+int disk_may_read(core *c, page_handle page);  /* may it be asked for it now? */
+void disk_read_failed(core *c, tier_page *at); /* it could not, and has it still */
 
 /* --- core_lost.c --- */
 void page_lost(core *c, page_handle page); /* no tier has it */

@@ -1,0 +1,92 @@
+/*
+ * core_silence.c - what is on a disk and cannot be had from there now: the disk does not answer, no
+ * process has it, or it cannot read a page.
+ *
+ *     disk       reads are      a page that the disk alone has
+ *     ------------------------------------------------------------------------------------------
+ *     answers    started        comes up
+ *     fails      not for this page, till the next try; meanwhile it is told as shorter
+ *     silent     not started    whoever claims its path has it forgotten, and computes it
+ *
+ * Silence has to be measured by the core: a disk that hangs says nothing, also not that it hangs.
+ * Each read that waits for it would take one of the tiers' jobs, and each acquire its whole bounded
+ * wait, as long as the disk hangs. And what it alone has could not even be computed again: its node
+ * is in the tree, and held, so nobody may claim it. A cache may forget; so such pages leave the
+ * tree when somebody claims their path (and in core_room.c, instead of leaving the arena alone),
+ * and what is computed takes their place. Where the disk comes back before that, all is as it was.
+ */
+#include "daemon/core_state.h"
+
+enum { DISK_SILENT_MS = 5000 };
+
+/* --- a disk that does not answer ----------------------------------------------------------------
+ */
+
+int disk_is_silent(const core *c) {
+    const tiers *t = c->tiers;
+    return t && c->config.disk_bytes && (!t->disk_up || t->n_reads > 0) &&
+           c->env.now_ms(c->env.context) - t->disk_heard_ms >= DISK_SILENT_MS;
+}
+
+void core_disk_up(core *c, int up) {
+    if (!c->tiers || !c->config.disk_bytes)
+        return;
+    if (!up || !c->tiers->disk_up) /* a new process */
+        c->tiers->disk_fails = c->tiers->reads_fail = 0;
+    c->tiers->disk_up = up;
+    c->tiers->disk_heard_ms = c->env.now_ms(c->env.context);
+    core_go_on(c);
+}
+
+/* Is there something of it that the disk alone has? */
+static int node_is_on_disk_alone(const core *c, const realm *r, radix_node node,
+                                 uint32_t n_tokens) {
+    uint32_t n = radix_slots(c->tree, node);
+    for (uint32_t slot = 0; (slot = next_absent(c, r, node, n_tokens, slot)) < n; slot++)
+        if (tier_of(c, node_page(c, node, slot))->host_frame == PAGE_NO_FRAME)
+            return 1;
+    return 0;
+}
+
+/* The records go, too, when the disk is back: what is computed meanwhile takes their place. */
+int forget_out_of_reach(core *c, const realm *r, radix_node from, radix_node last) {
+    radix_node first = RADIX_NONE;
+    if (!c->tiers || c->tiers->n_absent == 0 || !disk_is_silent(c))
+        return 0;
+    for (radix_node node = last; node != from && !radix_is_busy(c->tree, node);
+         node = radix_parent(c->tree, node))
+        if (node_is_on_disk_alone(c, r, node, path_tokens(c, last)))
+            first = node;
+    if (first == RADIX_NONE)
+        return 0;
+    evict_subtree(c, first);
+    return 1;
+}
+
+/* --- pages that cannot be read ------------------------------------------------------------------
+ */
+
+/* It is asked for again, but not at once, and again, as long as somebody waits for it: each time
+ * may take a failing disk seconds. The others are not asked less for it. */
+static int read_has_failed(core *c, const tier_page *at) {
+    tiers *t = c->tiers;
+    if (!t->reads_fail || at->failed_in != t->n_reads_fail)
+        return 0;
+    t->reads_fail = c->env.now_ms(c->env.context) < t->read_retry_ms;
+    return t->reads_fail;
+}
+
+void disk_read_failed(core *c, tier_page *at) {
+    tiers *t = c->tiers;
+    c->counts.reads_failed++;
+    if (!t->reads_fail) {
+        t->reads_fail = 1;
+        t->n_reads_fail++;
+        t->read_retry_ms = c->env.now_ms(c->env.context) + DISK_RETRY_MS;
+    }
+    at->failed_in = t->n_reads_fail;
+}
+
+int disk_may_read(core *c, page_handle page) {
+    return c->tiers->disk_up && !disk_is_silent(c) && !read_has_failed(c, tier_of(c, page));
+}
