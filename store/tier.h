@@ -123,6 +123,7 @@ uint64_t tier_last_serial(const tier *t);
  * One transaction; each record gets a status:
  *   KVT_OK      it is there. If the same page (same parent serial, realm, slot, tokens) was there
  *               already, its bytes are replaced and `serial` is set to the one it has.
+ *               The same behind a parent that is not there any more is an orphan: it is dropped.
  *   KVT_EEXIST  another page has this key: not written
  *   KVT_EORDER  its parent is not there
  *   KVT_ENOENT  its realm is not in the file: define it again

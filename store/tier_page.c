@@ -59,12 +59,16 @@ static void header_of(const tier_record *r, tier_header *ret_header) {
     memcpy(ret_header->tokens, r->tokens, 4 * (size_t)r->n_tokens);
 }
 
-/* Is it the same page: the same tokens of the same realm behind the same record? */
-static int same_page(const tier_header *a, const tier_header *b) {
+/* Is it the same place: the same tokens of the same realm behind the same name? */
+static int same_place(const tier_header *a, const tier_header *b) {
     return tier_key_equal(&a->key, &b->key) && tier_key_equal(&a->parent, &b->parent) &&
-           a->parent_serial == b->parent_serial && a->realm == b->realm && a->depth == b->depth &&
-           a->slot == b->slot && a->n_tokens == b->n_tokens &&
-           memcmp(a->tokens, b->tokens, 4 * (size_t)a->n_tokens) == 0;
+           a->realm == b->realm && a->depth == b->depth && a->slot == b->slot &&
+           a->n_tokens == b->n_tokens && memcmp(a->tokens, b->tokens, 4 * (size_t)a->n_tokens) == 0;
+}
+
+/* And the same page: behind the same record? */
+static int same_page(const tier_header *a, const tier_header *b) {
+    return same_place(a, b) && a->parent_serial == b->parent_serial;
 }
 
 static void all_status(tier_record *records, uint32_t n, kvt_status status) {
@@ -108,9 +112,14 @@ static kvt_status put_check(tier *t, tier_record *r, tier_header *h, tier_state 
     }
     if (status != KVT_OK)
         return status;
-    if (!same_page(h, &old))
+    if (!same_place(h, &old))
         return KVT_EEXIST;
-    h->serial = r->serial = old.serial;
+    /* What is in front of it was written anew since: the record is an orphan, which nobody reads
+     * and the next scan would drop. (Its new serial makes orphans of those behind it, too.) */
+    if (!same_page(h, &old))
+        t->counts.orphans++;
+    else
+        h->serial = r->serial = old.serial;
     return tier_drop(t, at, &old, state);
 }
 

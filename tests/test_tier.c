@@ -423,6 +423,40 @@ static void test_collisions(void) {
     kit_remove(dir);
 }
 
+/* A page went, and the one behind it was left there: when both are written again, that is no other
+ * page of this name. */
+static void test_left_behind(void) {
+    static kit_page two[2];
+    uint64_t random = seed;
+    const char *dir = kit_dir("left");
+    tier *t = open_at(dir, 64 << 20, 0, TIER_FOUND_NONE);
+    tier_record r[2];
+    tier_usage u;
+    kit_tree(two, 2, kit_realm(t, "r"), "r", 500, &random);
+    for (uint64_t round = 0; round < 2; round++) {
+        for (int i = 0; i < 2; i++) {
+            two[i].serial = 1 + (uint64_t)i + 10 * round;
+            kit_record(two, i, &r[i]);
+            CHECK_EQ(tier_put(t, &r[i], 1), KVT_OK);
+            CHECK_EQ(r[i].status, KVT_OK);
+            CHECK_EQ(r[i].serial, two[i].serial);
+            free(r[i].at);
+        }
+        CHECK_EQ(tier_use(t, &u), KVT_OK);
+        CHECK_EQ(u.records, 2);
+        CHECK_EQ(u.orphans, round);
+        audit(t);
+        if (round == 0)
+            CHECK_EQ(tier_del(t, &r[0], 1), KVT_OK);
+    }
+    uint8_t found[500];
+    kit_describe(two, 1, &r[1]);
+    r[1].at = found;
+    CHECK_EQ(tier_get(t, &r[1]), KVT_OK);
+    tier_close(t);
+    kit_remove(dir);
+}
+
 /* Each field of what is asked for counts, one by one. */
 static void test_foreign(void) {
     uint64_t random = seed;
@@ -835,6 +869,7 @@ int main(int argc, char **argv) {
     test_smaller_budget();
     test_aside_counts();
     test_collisions();
+    test_left_behind();
     test_foreign();
     test_orphans();
     test_realms();
