@@ -297,6 +297,8 @@ void core_found_page(core *c, const core_found *found);
 void core_found_all(core *c); /* the scan has ended */
 /* Records that were deleted since max_pages has no place for them. */
 uint64_t core_found_too_many(const core *c);
+/* Of these, and of those that nobody can be served, what only the next start deletes. */
+uint64_t core_found_left(const core *c);
 
 /* Nothing that was on disk is there any more. */
 void core_disk_lost(core *c);

@@ -112,8 +112,10 @@ static void erase_record(core *c, const core_found *found) {
                     .depth = r->depth,
                     .slot = r->slot,
                     .bytes = (uint32_t)found->disk_bytes};
-    if (erase_push(t, &e)) /* else it stays, and is found again at the next start */
+    if (erase_push(t, &e))
         t->disk_used += found->disk_bytes;
+    else /* it stays, and is found again at the next start */
+        t->n_left++;
 }
 
 static void remember(core *c, page_handle page, const core_record *record, uint32_t flag) {
@@ -224,6 +226,10 @@ uint32_t core_found_realm(core *c, const void *canonical, size_t n_bytes) {
 
 uint64_t core_found_too_many(const core *c) {
     return c->tiers ? c->tiers->n_no_place : 0;
+}
+
+uint64_t core_found_left(const core *c) {
+    return c->tiers ? c->tiers->n_left : 0;
 }
 
 void core_found_all(core *c) {

@@ -310,6 +310,7 @@ typedef struct tiers {
     uint32_t *found; /* by key: page index + 1, while the scan is under way */
     uint32_t found_mask;
     uint64_t n_no_place; /* records for which there is no page any more, and those behind them */
+    uint64_t n_left;     /* records that were to go, and stay: too many are on their way already */
     radix_node *open; /* [max_pages] pinned nodes of the depth that the scan is at: core_found.c */
     uint32_t n_open, open_depth;
 

@@ -262,12 +262,13 @@ static void reason_of(const disk *d, tier_found found, const tier_usage *u, char
 /* What became of a file that cannot be used, and of what lay aside. */
 static void note_found(disk *d, tier_found found, const tier_usage *u) {
     const char *to = tier_aside_name(found);
-    char fate[256] = "", reason[128];
+    char fate[320] = "", reason[128];
     d->stats.files_lost++;
     d->stats.moved_aside += to && u->moved_aside;
     if (to && u->moved_aside)
         snprintf(fate, sizeof fate,
-                 "; %s is %s/%s, whose %llu KiB count in \"disk\" until it is deleted",
+                 "; %s is %s/%s, and all that lies in aside, %llu KiB, counts in \"disk\" until it "
+                 "is deleted",
                  found == TIER_FOUND_BROKEN ? "the first MiB of it" : "it", d->options.dir, to,
                  (unsigned long long)u->aside_bytes >> 10);
     else if (to && u->aside_removed_bytes == 0)

@@ -56,6 +56,7 @@ static int open_disk(tenant *t) {
         snprintf(dir, sizeof dir, "%s", v->disk_dir);
     }
     tier_disk_options wanted = {.dir = dir,
+                                .tenant = t->shell->n_tenants > 1 ? v->tenant : NULL,
                                 .budget_bytes = v->disk,
                                 .host_fd = t->host.fd,
                                 .host_bytes = t->host.bytes,
@@ -163,11 +164,14 @@ static void say_strays(const tenant *t) {
  * default. */
 static void say_smaller(const tenant *t) {
     uint64_t above = t->n_arenas * t->arenas[0].header.data_bytes, below = t->values->disk;
+    int several = t->shell->n_tenants > 1;
     if (t->disk && below < above)
         log_write(
             LOG_WARNING,
-            "\"disk\" is %llu MiB, less than the arena's %llu MiB: what has no room there is kept "
+            "%s%s%s\"disk\" is %llu MiB, less than the arena's %llu MiB: what has no room there is "
+            "kept "
             "in memory alone, and a restart does not find it; set \"disk\" to more than %llu MiB",
+            several ? "tenant " : "", several ? t->values->tenant : "", several ? ": " : "",
             (unsigned long long)below >> 20, (unsigned long long)above >> 20,
             (unsigned long long)above >> 20);
 }

@@ -4,6 +4,7 @@
 #include "daemon/trouble.h"
 #include "daemon/log.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/statvfs.h>
@@ -34,6 +35,7 @@ struct tier_disk {
     int is_scanned; /* once, at least */
     uint64_t (*now_ms)(void *context);
     int (*is_stopped)(void *context);
+    char of[80]; /* before each line of the log: "tenant NAME: ", "" where there is only one */
     char dir[];
 };
 
@@ -64,12 +66,12 @@ static void note_full(tier_disk *d, const disk_request *request) {
                          d->now_ms(NULL))) {
     case TROUBLE_BEGINS:
         log_write(LOG_WARNING,
-                  "disk: the file system of %s has %llu KiB left: pages are not written until "
+                  "%sdisk: the file system of %s has %llu KiB left: pages are not written until "
                   "there is room, or some of the tier's go; asked again every few seconds",
-                  d->dir, (unsigned long long)free_bytes >> 10);
+                  d->of, d->dir, (unsigned long long)free_bytes >> 10);
         break;
     case TROUBLE_ENDS:
-        log_write(LOG_INFO, "disk: there is room again: for %d s no page was refused",
+        log_write(LOG_INFO, "%sdisk: there is room again: for %d s no page was refused", d->of,
                   TROUBLE_CALM_MS / 1000);
         break;
     default:
@@ -84,13 +86,13 @@ static void note_failed(tier_disk *d, const disk_request *request) {
     switch (trouble_note(&d->failures, fails, has_status(request, KVT_OK), d->now_ms(NULL))) {
     case TROUBLE_BEGINS:
         log_write(LOG_WARNING,
-                  "disk: pages cannot be written to %s: an I/O error (of its device, which the "
+                  "%sdisk: pages cannot be written to %s: an I/O error (of its device, which the "
                   "kernel's log tells, or a limit of file sizes); they stay in memory alone until "
                   "that works; tried again every few seconds",
-                  d->dir);
+                  d->of, d->dir);
         break;
     case TROUBLE_ENDS:
-        log_write(LOG_INFO, "disk: pages can be written again: for %d s none has failed",
+        log_write(LOG_INFO, "%sdisk: pages can be written again: for %d s none has failed", d->of,
                   TROUBLE_CALM_MS / 1000);
         break;
     default:
@@ -106,13 +108,13 @@ static void note_unread(tier_disk *d, const disk_request *request) {
     case TROUBLE_BEGINS:
         log_write(
             LOG_WARNING,
-            "disk: pages cannot be read from %s: an I/O error (of its device, which the "
+            "%sdisk: pages cannot be read from %s: an I/O error (of its device, which the "
             "kernel's log tells); they are misses until that works, and are tried again every "
             "few seconds. \"reads_failed\" counts them",
-            d->dir);
+            d->of, d->dir);
         break;
     case TROUBLE_ENDS:
-        log_write(LOG_INFO, "disk: pages can be read again: for %d s none has failed",
+        log_write(LOG_INFO, "%sdisk: pages can be read again: for %d s none has failed", d->of,
                   TROUBLE_CALM_MS / 1000);
         break;
     default:
@@ -177,6 +179,20 @@ static void on_found(void *context, const disk_found *found) {
                                            .disk_bytes = found->disk_bytes});
 }
 
+/* What more records than pages can be known has come to. */
+static void say_too_many(const tier_disk *d, uint64_t max_pages) {
+    uint64_t left = core_found_left(d->core);
+    char later[64] = "";
+    if (left > 0)
+        snprintf(later, sizeof later, ", %llu of them at the next start", (unsigned long long)left);
+    log_write(
+        LOG_WARNING,
+        "%sdisk: %llu pages in %s are deleted%s: with them more than %llu would be known, all "
+        "that \"max_pages\" allows; raise it to keep as many",
+        d->of, (unsigned long long)core_found_too_many(d->core), d->dir, later,
+        (unsigned long long)max_pages);
+}
+
 static void on_scan_done(void *context) {
     tier_disk *d = context;
     core_counts n;
@@ -186,14 +202,9 @@ static void on_scan_done(void *context) {
     d->is_scanned = 1;
     core_found_all(d->core);
     core_count(d->core, &n);
-    log_write(LOG_INFO, "the disk holds %llu pages", (unsigned long long)n.pages_disk);
+    log_write(LOG_INFO, "%sthe disk holds %llu pages", d->of, (unsigned long long)n.pages_disk);
     if (is_first && core_found_too_many(d->core) > 0)
-        log_write(
-            LOG_WARNING,
-            "disk: %llu pages in %s are deleted: with them more than %llu would be known, all "
-            "that \"max_pages\" allows; raise it to keep as many",
-            (unsigned long long)core_found_too_many(d->core), d->dir,
-            (unsigned long long)n.pages_max);
+        say_too_many(d, n.pages_max);
 }
 
 static void on_lost_all(void *context) {
@@ -203,8 +214,11 @@ static void on_lost_all(void *context) {
 }
 
 static void on_log(void *context, int level, const char *line) {
-    (void)context;
-    log_write(level == 0 ? LOG_ERROR : level == 1 ? LOG_WARNING : LOG_INFO, "disk: %s", line);
+    const tier_disk *d = context;
+    log_write(level == 0   ? LOG_ERROR
+              : level == 1 ? LOG_WARNING
+                           : LOG_INFO,
+              "%sdisk: %s", d->of, line);
 }
 
 /* --- open, close -------------------------------------------------------------------------------
@@ -217,6 +231,8 @@ kvt_status tier_disk_open(const tier_disk_options *options, char *why, size_t wh
     if (!d)
         return KVT_ENOMEM;
     memcpy(d->dir, options->dir, dir_bytes);
+    if (options->tenant)
+        snprintf(d->of, sizeof d->of, "tenant %s: ", options->tenant);
     d->now_ms = options->now_ms;
     d->is_stopped = options->is_stopped;
     for (uint32_t i = 0; i < MAX_REQUESTS; i++) {

@@ -12,6 +12,7 @@ typedef struct tier_disk tier_disk;
 
 typedef struct tier_disk_options {
     const char *dir;
+    const char *tenant; /* for the log; NULL: there is only one */
     uint64_t budget_bytes;
     int host_fd;
     uint64_t host_bytes;

@@ -776,46 +776,6 @@ def case_host_smaller_than_arena(folder):
     d.finish()
 
 
-def case_disk_of_others(folder):
-    """What a start deletes since max_pages is less than before, and whose folders nobody counts."""
-    disk, trace = os.path.join(folder, "disk"), os.path.join(folder, "few.pct")
-    with open(trace, "w", encoding="ascii") as file:
-        file.write("# PCT1 block_tokens=512 requests=8 source=made\n")
-        file.write("".join(f"{i} 1024 1 - {2 * i}+2\n" for i in range(8))) # 16 pages each
-    tool = os.path.join(BUILD, "client", "kvtrunk")
-    tier = ["--set", "disk=64MiB", "--set", "disk_dir=" + disk]
-    d = Daemon(folder, *tier, "--set", "max_pages=2000")
-    ran = subprocess.run([tool, "replay", trace, "--connect", d.path, "--layers", "1", "--head-dim", "64"],
-                         capture_output=True, text=True, timeout=HANG_S, check=False)
-    check(ran.returncode == 0, ran.stdout, ran.stderr)
-    until(lambda: d.status()["counts"]["pages_dirty"] == 0, "all is on disk")
-    n_pages = d.status()["counts"]["pages_disk"]
-    check(n_pages == 128, n_pages)
-    d.finish()
-    d = Daemon(folder, *tier, "--set", "max_pages=100")
-    until(lambda: "max_pages" in d.log(), "the sentence")
-    check(f"disk: 28 pages in {disk} are deleted: with them more than 100 would be known" in d.log(), d.log())
-    check("belongs to no tenant" not in d.log(), d.log())
-    d.finish()
-    config = os.path.join(folder, "config")
-
-    def with_tenants(*names):
-        with open(config, "w", encoding="ascii") as file:
-            json.dump({"tenants": [{"name": name, "uids": [os.geteuid() + i]} for i, name in
-                                   enumerate(names)], "max_pages": 1000, "disk": "16MiB", "disk_dir": disk,
-                       "arena": "4MiB"}, file)
-        Daemon(folder, "--config", config).finish()
-        return [line for line in d.log().splitlines() if "belongs to no tenant" in line]
-
-    lines = with_tenants("red", "blue")
-    check(len(lines) == 1 and f"{disk} belongs to no tenant" in lines[0], lines)
-    size = sum(os.path.getsize(os.path.join(disk, name)) for name in os.listdir(disk)
-               if os.path.isfile(os.path.join(disk, name)))
-    check(f"its {size >> 10} KiB" in lines[0], size, lines)
-    lines = with_tenants("red", "green")[1:]
-    check(len(lines) == 2 and any(f"{disk}/blue belongs to no tenant" in line for line in lines), lines)
-
-
 def case_disk_cannot_be_read(folder):
     """Misses, said once; the process that has the disk stays, and what is on it is read when that works."""
     library = os.path.join(BUILD, "tests", "libkvt_read_eio.so")
@@ -857,8 +817,8 @@ def case_disk_cannot_be_read(folder):
     d.finish()
 
 
-def main():
-    cases = {name[5:]: run for name, run in globals().items() if name.startswith("case_")}
+def main(names):
+    cases = {name[5:]: run for name, run in names.items() if name.startswith("case_")}
     for name in sys.argv[1:] or cases:
         folder = tempfile.mkdtemp(prefix="kvtrunk-e2e-daemon-")
         try:
@@ -879,4 +839,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main(globals())

@@ -146,6 +146,7 @@ target_link_libraries(bench PRIVATE kvt_core kvt_device kvt_disk kvtrunk_static 
 add_dependencies(bench kvtrunkd)
 
 kvt_script(e2e_daemon SCRIPT e2e_daemon.py LABELS e2e TIMEOUT 300)
+kvt_script(e2e_disk SCRIPT e2e_disk.py LABELS e2e TIMEOUT 300)
 
 kvt_test(test_device_host SOURCES test_device_host.c LIBS kvt_device)
 foreach(call fstatvfs fchown fchmod posix_fallocate fstat mmap pread) # to make them fail

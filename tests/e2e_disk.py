@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+"""What the log and the tool say of a disk that has not room for all, or does not answer.
+
+    tests/e2e_disk.py [CASE ...]
+"""
+import json
+import os
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from e2e_daemon import BUILD, HANG_S, Daemon, check, main, until
+
+
+def case_disk_of_others(folder):
+    """What a start deletes since max_pages is less than before, and whose folders nobody counts."""
+    disk, trace = os.path.join(folder, "disk"), os.path.join(folder, "few.pct")
+    with open(trace, "w", encoding="ascii") as file:
+        file.write("# PCT1 block_tokens=512 requests=8 source=made\n")
+        file.write("".join(f"{i} 1024 1 - {2 * i}+2\n" for i in range(8))) # 16 pages each
+    tool = os.path.join(BUILD, "client", "kvtrunk")
+    tier = ["--set", "disk=64MiB", "--set", "disk_dir=" + disk]
+    d = Daemon(folder, *tier, "--set", "max_pages=2000")
+    ran = subprocess.run([tool, "replay", trace, "--connect", d.path, "--layers", "1", "--head-dim", "64"],
+                         capture_output=True, text=True, timeout=HANG_S, check=False)
+    check(ran.returncode == 0, ran.stdout, ran.stderr)
+    until(lambda: d.status()["counts"]["pages_dirty"] == 0, "all is on disk")
+    n_pages = d.status()["counts"]["pages_disk"]
+    check(n_pages == 128, n_pages)
+    d.finish()
+    d = Daemon(folder, *tier, "--set", "max_pages=100")
+    until(lambda: "max_pages" in d.log(), "the sentence")
+    check(f"disk: 28 pages in {disk} are deleted: with them more than 100 would be known" in d.log(), d.log())
+    check("belongs to no tenant" not in d.log(), d.log())
+    d.finish()
+    # more than can be on their way to being deleted: what stays meanwhile is no other page of its name
+    with open(trace, "w", encoding="ascii") as file:
+        file.write("# PCT1 block_tokens=512 requests=128 source=made\n")
+        file.write("".join(f"{i} 1024 1 - {2 * i}+2\n" for i in range(128)))
+
+    def replay(d):
+        ran = subprocess.run([tool, "replay", trace, "--connect", d.path, "--layers", "1", "--head-dim", "64"],
+                             capture_output=True, text=True, timeout=HANG_S, check=False)
+        check(ran.returncode == 0, ran.stdout, ran.stderr)
+        until(lambda: d.status()["counts"]["pages_dirty"] == 0, "all is on disk")
+
+    d = Daemon(folder, *tier, "--set", "max_pages=4000")
+    replay(d)
+    d.finish()
+    d = Daemon(folder, *tier, "--set", "max_pages=48")
+    until(lambda: "with them more than 48" in d.log(), "the sentence")
+    check(" of them at the next start: with them more than 48" in d.log(), d.log())
+    replay(d)
+    report = d.status()
+    check(report["disk"]["collisions"] == 0 and report["counts"]["pages_never"] == 0, report)
+    d.finish()
+    config = os.path.join(folder, "config")
+
+    def with_tenants(*names):
+        with open(config, "w", encoding="ascii") as file:
+            json.dump({"tenants": [{"name": name, "uids": [os.geteuid() + i]} for i, name in
+                                   enumerate(names)], "max_pages": 1000, "disk": "16MiB", "disk_dir": disk,
+                       "arena": "4MiB"}, file)
+        Daemon(folder, "--config", config).finish()
+        return [line for line in d.log().splitlines() if "belongs to no tenant" in line]
+
+    lines = with_tenants("red", "blue")
+    check("tenant red: the disk holds 0 pages" in d.log(), d.log())
+    check(len(lines) == 1 and f"{disk} belongs to no tenant" in lines[0], lines)
+    size = sum(os.path.getsize(os.path.join(disk, name)) for name in os.listdir(disk)
+               if os.path.isfile(os.path.join(disk, name)))
+    check(f"its {size >> 10} KiB" in lines[0], size, lines)
+    lines = with_tenants("red", "green")[1:]
+    check(len(lines) == 2 and any(f"{disk}/blue belongs to no tenant" in line for line in lines), lines)
+
+
+def case_put_aside(folder):
+    """Two files that cannot be used, each in its place: the sentence about the second counts both."""
+    disk, aside = os.path.join(folder, "disk"), os.path.join(folder, "disk", "aside")
+    tier = ["--set", "disk=64MiB", "--set", "disk_dir=" + disk]
+    Daemon(folder, *tier).finish()
+    with open(os.path.join(disk, "stamp"), "w", encoding="ascii") as file:
+        file.write("kvtrunk-disk-tier 99 closed some-boot\n")
+    Daemon(folder, *tier).finish()
+    with open(os.path.join(disk, "data.mdb"), "r+b") as file:
+        file.write(bytes(8192))
+    d = Daemon(folder, *tier)
+    lines = [line for line in d.log().splitlines() if "starting with an empty one" in line]
+    names = os.listdir(aside)
+    check(len(lines) == 2 and len(names) == 2, lines, names)
+    for line, reason in zip(lines, ("it is of another version", "it is damaged")):
+        check(reason in line, line)
+    kib = sum(os.path.getsize(os.path.join(aside, name)) for name in names) >> 10
+    check(f"all that lies in aside, {kib} KiB, counts in \"disk\"" in lines[1], kib, lines)
+    d.finish()
+
+
+if __name__ == "__main__":
+    main(globals())
