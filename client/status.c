@@ -19,7 +19,8 @@ static const status_words table[KVT_N_STATUS] = {
     WORDS(KVT_EVERSION, "the other side speaks another version of the protocol: update one side"),
     WORDS(KVT_EDENIED, "not allowed for this user: add its uid to the daemon's configuration"),
     WORDS(KVT_ESTALE, "what the lease named is no longer held: acquire again"),
-    WORDS(KVT_EFULL, "no room, and nothing that could go: release leases, or enlarge the arena"),
+    WORDS(KVT_EFULL, "no room, and nothing that could go: release leases, enlarge the arena, or "
+                     "raise max_pages"),
     WORDS(KVT_EBUSY, "in use in a way that excludes this call: try again"),
     WORDS(KVT_ENOENT, "no such lease, realm, page or file"),
     WORDS(KVT_EEXIST, "it is there already"),

@@ -10,6 +10,7 @@
  */
 #include "daemon/core_state.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* Does the path end in front of it since others needed its place? See core_claim.c. */
@@ -182,36 +183,45 @@ static uint32_t arena_of(const core *c, const session *s) {
     return c->config.n_arenas > 1 ? s->arena - 1 : 0;
 }
 
-/* Not one page of the message was taken: the figures say why. Free bytes are of use to a page only
- * where they lie together; and what keeps a small arena full may be the path itself. Where pages
- * can go as soon as a job has copied them, that is a matter of milliseconds: the worker's library
- * asks again. */
+/* Not one page of the message was taken: the figures say why. It is the bytes, and those that are
+ * free are of use to a page only where they lie together; or all places for pages are taken, of
+ * which there are as many as max_pages says, and a page that two workers seal has two of them.
+ * Where pages can go as soon as a job has copied them, that is a matter of milliseconds: the
+ * worker's library asks again. */
 static void refuse_full(core *c, request *rq, const lease *l) {
     core_counts n;
     core_arena_counts of;
+    char what[160];
     uint32_t arena = arena_of(c, rq->session);
     int is_coming = room_is_coming(c, arena);
     const char *gpu = c->config.n_arenas > 1 ? c->arenas[arena].gpu : "";
     core_count(c, &n);
     core_count_arena(c, arena, &of);
+    int places = of.frames_used >= c->config.max_frames;
     uint32_t own = pages_of_path(c, l), moving = pages_in_jobs(c);
-    const char *cure = is_coming               ? "Ask again, or enlarge its arena"
-                       : own >= n.pages_pinned ? "Enlarge its arena, which this path alone fills"
-                                               : "Release leases, unpin, or enlarge its arena";
-    refuse(
-        c, rq, is_coming ? KVT_EBUSY : KVT_EFULL,
-        "tenant %s has %llu of %llu bytes of its arena%s%s in use, in %llu pages; a page of %llu "
-        "finds no room: what is free lies in pieces of at most %llu. %llu pages are leased or "
-        "pinned, %u of them by this lease, %u are being copied and %llu can go%s. %s",
-        c->tenant, (unsigned long long)of.used_bytes, (unsigned long long)of.arena_bytes,
-        *gpu ? " on GPU " : "", gpu, (unsigned long long)of.frames_used,
-        (unsigned long long)c->wanted_bytes,
-        (unsigned long long)frames_largest_free(c->arenas[arena].frames),
-        (unsigned long long)n.pages_pinned, own, moving, (unsigned long long)n.pages_evictable,
-        *gpu       ? " (of all arenas and tiers)"
-        : c->tiers ? " (of all tiers)"
-                   : "",
-        cure);
+    const char *thing = places ? "raise max_pages" : "enlarge its arena";
+    const char *before = is_coming               ? "ask again, or "
+                         : own >= n.pages_pinned ? ""
+                                                 : "release leases, unpin, or ";
+    if (places)
+        snprintf(what, sizeof what, "another one has no place: max_pages allows %u",
+                 c->config.max_frames);
+    else
+        snprintf(what, sizeof what,
+                 "a page of %llu finds no room: what is free lies in pieces of at most %llu",
+                 (unsigned long long)c->wanted_bytes,
+                 (unsigned long long)frames_largest_free(c->arenas[arena].frames));
+    refuse(c, rq, is_coming ? KVT_EBUSY : KVT_EFULL,
+           "tenant %s has %llu of %llu bytes of its arena%s%s in use, in %llu pages; %s. %llu "
+           "pages are leased or pinned, %u of them by this lease, %u are being copied and %llu can "
+           "go%s. Cure: %s%s%s",
+           c->tenant, (unsigned long long)of.used_bytes, (unsigned long long)of.arena_bytes,
+           *gpu ? " on GPU " : "", gpu, (unsigned long long)of.frames_used, what,
+           (unsigned long long)n.pages_pinned, own, moving, (unsigned long long)n.pages_evictable,
+           *gpu       ? " (of all arenas and tiers)"
+           : c->tiers ? " (of all tiers)"
+                      : "",
+           before, thing, *before ? "" : ", which this path alone fills");
 }
 
 static void refuse_cut(core *c, request *rq, const lease *l, uint32_t page) {

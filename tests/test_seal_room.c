@@ -8,8 +8,9 @@
 enum { PIPE = 1, MAX_PATHS = 16, DOWN = RIG_KIND(CORE_JOB_DOWN) };
 
 /* An arena for a few pages, and much below it: all is copied down, at once. */
-static void open_small(core_rig *r) {
+static void open_small(core_rig *r, uint32_t max_frames) {
     core_config config = rig_config();
+    config.max_frames = max_frames;
     config.arena_bytes = 4 * FRAMES_GRANULE_BYTES;
     config.host_bytes = 32 * FRAMES_GRANULE_BYTES;
     config.max_host_frames = 512;
@@ -57,11 +58,11 @@ static uint64_t fill(core_rig *r, int keep, kvt_status *ret_status) {
 static void test_on_its_way(void) {
     static core_rig r;
     kvt_status status = KVT_OK;
-    open_small(&r);
+    open_small(&r, RIG_MAX_FRAMES);
     uint64_t lease = fill(&r, 0, &status);
     CHECK_EQ(status, KVT_EBUSY);
     CHECK(memmem(r.body, r.header.body_bytes, "1 are being copied", 18));
-    CHECK(memmem(r.body, r.header.body_bytes, "Ask again", 9));
+    CHECK(memmem(r.body, r.header.body_bytes, "ask again, or enlarge its arena", 31));
     CHECK_EQ(seal(&r, lease), KVT_EBUSY);
     CHECK_EQ(refused(&r), 0); /* nobody was turned away */
     CHECK(rig_run(&r, DOWN, KVT_OK) > 0);
@@ -73,10 +74,10 @@ static void test_on_its_way(void) {
 static void test_leased(void) {
     static core_rig r;
     kvt_status status = KVT_OK;
-    open_small(&r);
+    open_small(&r, RIG_MAX_FRAMES);
     uint64_t lease = fill(&r, 1, &status);
     CHECK_EQ(status, KVT_EFULL);
-    CHECK(memmem(r.body, r.header.body_bytes, "Release leases", 14));
+    CHECK(memmem(r.body, r.header.body_bytes, "release leases, unpin, or enlarge its arena", 43));
     CHECK_EQ(refused(&r), 1);
     rig_run(&r, DOWN, KVT_OK);
     CHECK_EQ(seal(&r, lease), KVT_EFULL);
@@ -84,7 +85,22 @@ static void test_leased(void) {
     rig_close(&r);
 }
 
+/* The arena has room, and no place: what is to be raised is max_pages. */
+static void test_places(void) {
+    enum { PLACES = 3 };
+    static core_rig r;
+    kvt_status status = KVT_OK;
+    open_small(&r, PLACES);
+    fill(&r, 1, &status);
+    CHECK_EQ(status, KVT_EFULL);
+    CHECK(memmem(r.body, r.header.body_bytes, "no place: max_pages allows 3.", 29));
+    CHECK(memmem(r.body, r.header.body_bytes, "unpin, or raise max_pages", 25));
+    CHECK(!memmem(r.body, r.header.body_bytes, "enlarge", 7));
+    rig_close(&r);
+}
+
 int main(void) {
+    test_places();
     test_on_its_way();
     test_leased();
     return 0;

@@ -155,7 +155,7 @@ static void in_pieces(void) {
     CHECK_EQ(fill_large(client, &realm, &lease), 1);
     says((const char *const[]){"in use, in 1 pages", "a page of 1048768 finds no room",
                                "1 pages are leased or pinned, 1 of them by this lease",
-                               "Enlarge its arena, which this path alone fills", NULL});
+                               "Cure: enlarge its arena, which this path alone fills", NULL});
     CHECK_EQ(kvt_release(lease), KVT_OK);
     CHECK_EQ(kvt_flush(client, KVT_FLUSH_TENANT, 0, NULL, 0, &flushed), KVT_OK);
     e2e_worker_open(&w, &d, 1, 20000);
@@ -171,7 +171,7 @@ static void in_pieces(void) {
     CHECK_EQ(fill_large(client, &realm, &lease), 0);
     says((const char *const[]){"in use, in 1 pages", "what is free lies in pieces of at most 10",
                                "1 pages are leased or pinned, 0 of them by this lease",
-                               "Release leases, unpin, or enlarge its arena", NULL});
+                               "release leases, unpin, or enlarge its arena", NULL});
     CHECK_EQ(kvt_release(leases[n / 2]), KVT_OK);
     CHECK_EQ(kvt_release(lease), KVT_OK);
     CHECK_EQ(fill_large(client, &realm, &lease), 1);
