@@ -425,6 +425,32 @@ static int shuts_out_a_uid(const param_values *v, uint32_t own_uid) {
     return v->n_gids > 0;
 }
 
+enum { LEAST_PAGE_BYTES = 256 };
+
+/* What the pages of all tiers may take. */
+static uint64_t tiers_bytes(const param_values *v) {
+    return v->arena + v->host + (v->disk_dir[0] ? v->disk : 0);
+}
+
+static kvt_status too_many_pages(const config *c, char *why, size_t why_bytes) {
+    const param_values *v = &c->values;
+    char what[320];
+    const char *below = v->host && v->disk_dir[0] ? ", host and disk"
+                        : v->host                 ? " and host"
+                        : v->disk_dir[0]          ? " and disk"
+                                                  : "";
+    uint64_t fit = tiers_bytes(v) / LEAST_PAGE_BYTES, mib = UINT64_C(1) << 20;
+    uint64_t missing = v->max_pages * LEAST_PAGE_BYTES - tiers_bytes(v);
+    snprintf(what, sizeof what,
+             "max_pages asks for places for %llu pages, and arena%s %s room for %llu at most, "
+             "since a page takes %d bytes at the least: lower max_pages to that, or raise arena to "
+             "%lluMiB",
+             (unsigned long long)v->max_pages, below, *below ? "have" : "has",
+             (unsigned long long)fit, LEAST_PAGE_BYTES,
+             (unsigned long long)((v->arena + missing + mib - 1) / mib));
+    return contradiction(c, "max_pages", "arena", what, why, why_bytes);
+}
+
 static kvt_status check_one(const config *c, uint32_t own_uid, char *why, size_t why_bytes) {
     const param_values *v = &c->values;
     if (v->max_leases > v->max_leases_total)
@@ -438,11 +464,8 @@ static kvt_status check_one(const config *c, uint32_t own_uid, char *why, size_t
     if (v->max_pinned > 0 && v->max_pinned_owner > v->max_pinned)
         return contradiction(c, "max_pinned_owner", "max_pinned",
                              "one owner cannot pin more than all together", why, why_bytes);
-    uint64_t room = v->arena + v->host + (v->disk_dir[0] ? v->disk : 0);
-    if (v->arena > 0 && v->max_pages > room / 256)
-        return contradiction(c, "max_pages", "arena",
-                             "a page takes 256 bytes at the least, and so many do not fit", why,
-                             why_bytes);
+    if (v->arena > 0 && v->max_pages > tiers_bytes(v) / LEAST_PAGE_BYTES)
+        return too_many_pages(c, why, why_bytes);
     if (v->max_sessions > v->max_leases_total)
         return contradiction(c, "max_sessions", "max_leases_total",
                              "not every worker could have a lease", why, why_bytes);

@@ -421,7 +421,15 @@ static void test_contradictions(void) {
                         "f.json:1:24: \"max_pinned_owner\" = \"2MiB\" contradicts \"max_pinned\" = "
                         "\"1MiB\" (f.json:1:2): one owner");
     check_contradiction("{\"arena\": \"1MiB\", \"max_pages\": 4097}",
-                        "f.json:1:19: \"max_pages\" = 4097 contradicts \"arena\" = \"1MiB\"");
+                        "f.json:1:19: \"max_pages\" = 4097 contradicts \"arena\" = \"1MiB\" "
+                        "(f.json:1:2): max_pages asks for places for 4097 pages, and arena has "
+                        "room for 4096 at most, since a page takes 256 bytes at the least: lower "
+                        "max_pages to that, or raise arena to 2MiB");
+    check_contradiction(
+        "{\"arena\": \"1MiB\", \"host\": \"1MiB\", \"max_pages\": 8193}",
+        "f.json:1:35: \"max_pages\" = 8193 contradicts \"arena\" = \"1MiB\" "
+        "(f.json:1:2): max_pages asks for places for 8193 pages, and arena and host "
+        "have room for 8192 at most");
     check_contradiction("{\"max_leases\": 1, \"max_leases_total\": 255}",
                         "f.json:1:19: \"max_leases_total\" = 255 contradicts \"max_sessions\"");
     check_contradiction(
