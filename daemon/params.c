@@ -140,7 +140,9 @@ const param params[] = {
          "Several tenants that share nothing: each has a tree, an arena with a mode and a group "
          "of its own, limits, pins, events and counters, and nobody sees or counts what is "
          "another's. Each is an object with `name`, `uids` or `gids`, and whatever of the "
-         "parameters of a tenant differs from what stands beside this list: `{\"name\": \"red\", "
+         "parameters that are marked `also in tenants` differs from what stands beside this list "
+         "(all others, `host`, `disk` and `disk_dir` among them, stand beside it alone): "
+         "`{\"name\": \"red\", "
          "\"uids\": [\"red\"], \"arena\": \"8GiB\", \"arena_group\": \"red\"}`. With it, `tenant`, "
          "`uids` "
          "and `gids` stand in these objects alone. Empty: one tenant, which everything beside "
@@ -162,11 +164,14 @@ const param params[] = {
      .high = UINT64_C(1) << 26,
      .standard = "0",
      .text =
-         "Pages that can be known at the same time, those on disk, too: a start with fewer deletes "
-         "the records that are too many, and the log counts them. 0: as many as fit into the arena "
-         "if each "
-         "takes no more than 4KiB, which is less than any model in use needs, and at least "
-         "1024, at most 4194304. A page costs about 400 bytes of the daemon's memory once it "
+         "Pages that can be known at the same time, in all tiers together: one that is in the "
+         "arena, "
+         "in the host tier and on disk counts once, and so does one that is on disk alone. A start "
+         "with fewer deletes the records that are too many, and the log counts them. 0: as many as "
+         "fit into arena, host and disk together if each takes 4KiB, which is less than any model "
+         "in use needs, and at least 1024, at most 4194304. Set, it is "
+         "the number of places in the arena, too. A page costs about 400 bytes of the daemon's "
+         "memory once it "
          "is used, and nothing before, except 8 bytes in the arena's file; and 2 bytes a token "
          "once an engine has said how important its rows are."},
     {.name = "max_slots",
@@ -329,7 +334,9 @@ const param params[] = {
      .high = 64 * TiB,
      .standard = "\"0B\"",
      .text =
-         "Room for pages in the memory of the host, below the arena: pages are copied there "
+         "Room for pages in the memory of the host, below the arena; with several tenants, of "
+         "each: "
+         "so much is reserved once for every one of them. Pages are copied there "
          "before they have to leave the arena, and come back when they are asked for. 0: no "
          "such tier, or, with a `disk_dir`, 64MiB, since pages go to disk and come back through "
          "it. It has places for as many pages as fit if each takes 4KiB, and at least 1024; where "
@@ -356,7 +363,8 @@ const param params[] = {
      .standard = "\"16GiB\"",
      .text =
          "What the files in `disk_dir` may take, at every moment; with several tenants, those of "
-         "each: it is for one of them. A file that has more than that at a start is thrown away, "
+         "each: all together may take so much times their number. A file that has more than that "
+         "at a start is thrown away, "
          "so lowering this may cost all that is on disk. Less than the arena has is legal, and the "
          "log says so: what has no room on disk stays in memory alone. A page counts with what it "
          "takes there where others come and go; so files that are new are smaller than that, most "
@@ -368,7 +376,10 @@ const param params[] = {
      .high = PARAM_MAX_TEXT_BYTES,
      .standard = "\"\"",
      .text =
-         "Codec sets that pages go through as they cool: `i8 > i4` puts the coldest pages of "
+         "Codec sets that pages go through as they cool, 2 to 4 of them with > between them, each "
+         "of "
+         "fewer bits than the one before it; blanks do not count, and commas are not taken. "
+         "`\"ladder\": \"i8 > i4\"` puts the coldest pages of "
          "realms with i8 into i4, when room is short in the lowest tier, before any is evicted. "
          "Realms whose set is not named, or is the last, are left alone; `f16 > i8 > i4` is "
          "possible, and each step loses bits. A page is decoded as its header says, so workers "

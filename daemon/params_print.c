@@ -32,14 +32,19 @@ static const char *reload_text(const param *p) {
     return p->flags & PARAM_RELOADS ? "SIGHUP takes a new value" : "needs a new start";
 }
 
+/* The name of a tenant is called otherwise there. */
+static const char *tenant_text(const param *p) {
+    return p->flags & PARAM_OF_TENANT && !(p->flags & PARAM_NAME) ? "; also in tenants" : "";
+}
+
 void params_print_help(FILE *to) {
     char range[160];
     fputs("Parameters (in the configuration file, or with --set KEY=VALUE):\n", to);
     for (size_t i = 0; i < params_n; i++) {
         fprintf(to, "\n  %s = %s\n", params[i].name, params[i].standard);
         print_wrapped(to, "      ", params[i].text, 90);
-        fprintf(to, "      (%s; %s)\n", param_range(&params[i], range, sizeof range),
-                reload_text(&params[i]));
+        fprintf(to, "      (%s; %s%s)\n", param_range(&params[i], range, sizeof range),
+                reload_text(&params[i]), tenant_text(&params[i]));
     }
 }
 
@@ -114,8 +119,9 @@ void params_print_man(FILE *to) {
         print_roff(to, params[i].text);
         fputs(".br\nAllowed: ", to);
         print_roff(to, param_range(&params[i], range, sizeof range));
-        fprintf(to, ".br\nA change %s.\n",
-                params[i].flags & PARAM_RELOADS ? "is taken on SIGHUP" : "needs a new start");
+        fprintf(to, ".br\nA change %s%s.\n",
+                params[i].flags & PARAM_RELOADS ? "is taken on SIGHUP" : "needs a new start",
+                tenant_text(&params[i]));
     }
     fputs(man_tail, to);
 }
@@ -130,8 +136,8 @@ void params_print_config(FILE *to) {
         if (i > 0)
             fputc('\n', to);
         print_wrapped(to, "    // ", params[i].text, 96);
-        fprintf(to, "    // %s; %s\n", param_range(&params[i], range, sizeof range),
-                reload_text(&params[i]));
+        fprintf(to, "    // %s; %s%s\n", param_range(&params[i], range, sizeof range),
+                reload_text(&params[i]), tenant_text(&params[i]));
         fprintf(to, "    \"%s\": %s%s\n", params[i].name, params[i].standard,
                 i + 1 < params_n ? "," : "");
     }
