@@ -27,7 +27,6 @@ enum {
     TRIES = 64,           /* pages looked at for one job */
     MAX_SLABS = 4,        /* emptied for one page */
     MAX_BYTES = 4u << 20, /* of a job: whoever seals on the same thread waits for it */
-    NAME_BYTES = KVT_MAX_NAME_BYTES + 1,
 };
 
 typedef enum cool_state {
@@ -48,8 +47,6 @@ typedef struct cool_page {
 } cool_page;
 
 struct cooling {
-    char names[COOL_MAX_RUNGS][NAME_BYTES];
-    uint32_t n_names;
     order *warm;
     void *order_memory;
     cool_page *pages; /* [n_pages] */
@@ -61,109 +58,6 @@ struct cooling {
     core_copy copies[COOL_BATCH];
 };
 
-/* --- ladders -----------------------------------------------------------------------------------
- */
-
-/* The newest name is a codec set, and takes less than the one in front of it: seen at one geometry
- * that every set can have. */
-static kvt_status check_rung(const cooling *k, const char *text, char *why, size_t why_bytes) {
-    char own[128], reason[128] = "";
-    kvt_page_shape shapes[2];
-    kvt_geometry g;
-    uint32_t last = k->n_names - 1;
-    kvt_geometry_init(&g, 4, 1, 128, 64);
-    for (uint32_t i = last > 0 ? last - 1 : 0; i <= last; i++)
-        if (kvt_page_shape_init(&g, 0, k->names[i], reason, sizeof reason, &shapes[last - i]) !=
-            KVT_OK) {
-            snprintf(why ? why : own, why ? why_bytes : sizeof own, "ladder \"%.60s\": %s", text,
-                     reason);
-            return KVT_EINVAL;
-        }
-    if (last == 0 || kvt_page_bytes(&shapes[0], 64) < kvt_page_bytes(&shapes[1], 64))
-        return KVT_OK;
-    snprintf(
-        why ? why : own, why ? why_bytes : sizeof own,
-        "ladder \"%.60s\": %.32s takes no less than %.32s; give sets of ever fewer bits: i8 > i4",
-        text, k->names[last], k->names[last - 1]);
-    return KVT_EINVAL;
-}
-
-/* "i8 > i4": the sets, without the blanks around them. */
-static kvt_status read_ladder(cooling *k, const char *text, char *why, size_t why_bytes) {
-    for (const char *at = text; *at;) {
-        size_t n = strcspn(at, ">");
-        const char *next = at[n] ? at + n + 1 : at + n;
-        while (n > 0 && *at == ' ')
-            at++, n--;
-        while (n > 0 && at[n - 1] == ' ')
-            n--;
-        if (n == 0 || n >= NAME_BYTES || k->n_names == COOL_MAX_RUNGS)
-            goto bad;
-        char *name = k->names[k->n_names++];
-        snprintf(name, NAME_BYTES, "%.*s", (int)n, at);
-        at = next;
-        kvt_status status = check_rung(k, text, why, why_bytes);
-        if (status != KVT_OK)
-            return status;
-    }
-    if (k->n_names >= 2)
-        return KVT_OK;
-bad:
-    if (why)
-        snprintf(why, why_bytes,
-                 "ladder \"%.100s\": 2 to %d codec sets are needed, with > between them: i8 > i4",
-                 text, COOL_MAX_RUNGS);
-    return KVT_EINVAL;
-}
-
-kvt_status core_ladder_check(const char *ladder, char *why, size_t why_bytes) {
-    cooling *k = ladder[0] ? calloc(1, sizeof *k) : NULL;
-    if (!k)
-        return ladder[0] ? KVT_ENOMEM : KVT_OK;
-    kvt_status status = read_ladder(k, ladder, why, why_bytes);
-    free(k);
-    return status;
-}
-
-static kvt_status add_rung(realm *r, const char *set) {
-    kvt_page_shape shapes[KVT_MAX_GROUPS];
-    const uint32_t rung = r->n_rungs, n = r->page_tokens;
-    for (uint32_t group = 0; group < r->n_groups; group++) {
-        kvt_status status =
-            kvt_page_shape_init(&r->desc.geometry, group, set, NULL, 0, &shapes[group]);
-        if (status != KVT_OK)
-            return status;
-        if (kvt_page_bytes(&shapes[group], n) >= kvt_page_bytes(&r->rungs[group][rung - 1], n))
-            return KVT_EINVAL;
-    }
-    for (uint32_t group = 0; group < r->n_groups; group++)
-        r->rungs[group][rung] = shapes[group];
-    r->n_rungs++;
-    return KVT_OK;
-}
-
-void realm_ladder(const core *c, realm *r) {
-    const cooling *k = c->cooling;
-    const char *codec = r->names.codec[0] ? r->names.codec : "f16";
-    uint32_t i = 0;
-    r->n_rungs = 1;
-    for (uint32_t group = 0; group < r->n_groups; group++)
-        r->rungs[group][0] = r->shapes[group];
-    while (k && i < k->n_names && strcmp(k->names[i], codec) != 0)
-        i++;
-    /* A set that this geometry cannot have, or that saves nothing, ends it. */
-    while (k && ++i < k->n_names && add_rung(r, k->names[i]) == KVT_OK)
-        continue;
-}
-
-/* What the page takes under a set of the ladder. */
-static uint32_t rung_bytes(const core *c, const cool_page *p, uint32_t rung, uint32_t rows) {
-    const realm *r = &c->realms[p->realm];
-    const kvt_page_shape *shape = &r->rungs[p->slot % r->n_groups][rung];
-    return (uint32_t)(p->is_first ? kvt_page_first_bytes(shape, rows)
-                                  : kvt_page_bytes(shape, rows));
-}
-
 /* --- open, close -------------------------------------------------------------------------------
  */
 
@@ -174,7 +68,7 @@ kvt_status cooling_open(core *c, char *why, size_t why_bytes) {
     cooling *k = c->cooling = calloc(1, sizeof *k);
     if (!k)
         return KVT_ENOMEM;
-    kvt_status status = read_ladder(k, g->ladder, why, why_bytes);
+    kvt_status status = ladder_read(&c->ladder, g->ladder, why, why_bytes);
     if (status != KVT_OK)
         return status;
     k->n_pages = g->max_pages + page_slack(g);
@@ -197,6 +91,14 @@ void cooling_close(cooling *k) {
 
 /* --- which pages could be put into fewer bits --------------------------------------------------
  */
+
+/* What the page takes under a set of the ladder. */
+static uint32_t rung_bytes(const core *c, const cool_page *p, uint32_t rung, uint32_t rows) {
+    const realm *r = &c->realms[p->realm];
+    const kvt_page_shape *shape = &r->rungs[p->slot % r->n_groups][rung];
+    return (uint32_t)(p->is_first ? kvt_page_first_bytes(shape, rows)
+                                  : kvt_page_bytes(shape, rows));
+}
 
 /* Not before another page has come. */
 static uint64_t key_later(const core *c) {
@@ -272,19 +174,24 @@ static uint64_t full_pct(const core *c) {
     return c->config.short_pct ? c->config.short_pct : SHORT_PCT;
 }
 
-/* Most of it is cut into frames; the rest is for frames of the sizes that pages cool to. */
-static int is_short(const core *c, const frames *f) {
+/* Most of it is cut into frames; the rest is for frames of the sizes that pages cool to. Or what is
+ * left is too little for more frames of this size (0: of some size). */
+static int is_short(const core *c, const frames *f, uint64_t bytes) {
     frames_counts n;
     frames_count(f, &n);
-    return n.slab_bytes > n.arena_bytes / 100 * full_pct(c);
+    return n.slab_bytes > n.arena_bytes / 100 * full_pct(c) || frames_is_cut_up(f, bytes);
+}
+
+/* As the realm seals whole pages of this one's kind. */
+static uint64_t sealed_bytes(const core *c, const cool_page *p) {
+    const realm *r = &c->realms[p->realm];
+    return kvt_page_bytes(&r->shapes[p->slot % r->n_groups], r->page_tokens);
 }
 
 /* Of the frames that there are, few are left for pages as the realm of this one seals them. */
 static int has_few(const core *c, const frames *f, const cool_page *p) {
     frames_counts n;
-    uint64_t bytes =
-        kvt_page_bytes(&c->realms[p->realm].shapes[p->slot % c->realms[p->realm].n_groups],
-                       c->realms[p->realm].page_tokens);
+    uint64_t bytes = sealed_bytes(c, p);
     frames_count(f, &n);
     return frames_free_like(f, bytes) * bytes < n.arena_bytes / 200 * (100 - full_pct(c));
 }
@@ -298,11 +205,11 @@ static shortage look_for_shortage(const core *c) {
     const tiers *t = c->tiers;
     shortage s = {0};
     for (uint32_t i = 0; i < c->config.n_arenas; i++)
-        s.arena |= is_short(c, c->arenas[i].frames);
+        s.arena |= is_short(c, c->arenas[i].frames, 0);
     if (t && c->config.disk_bytes)
         s.below = t->disk_full || t->disk_used > c->config.disk_bytes / 100 * full_pct(c);
     else if (t)
-        s.below = is_short(c, t->host);
+        s.below = is_short(c, t->host, 0);
     return s;
 }
 
@@ -313,20 +220,27 @@ static frames *arena_of(const core *c, page_handle page) {
     return c->arenas[frame_arena(c, page_get(c->pages, page)->frame)].frames;
 }
 
+static int is_short_for(const core *c, const frames *f, page_handle page) {
+    return is_short(c, f, sealed_bytes(c, &c->cooling->pages[(uint32_t)page]));
+}
+
 static source source_of(const core *c, page_handle page, const shortage *s) {
     const page_entry *entry = page_get(c->pages, page);
     if (radix_is_busy(c->tree, entry->node) || page_is_viewed(c, page))
         return SOURCE_NONE;
     if (!c->tiers)
-        return s->arena && is_short(c, arena_of(c, page)) ? SOURCE_ARENA : SOURCE_NONE;
+        return s->arena && is_short_for(c, arena_of(c, page), page) ? SOURCE_ARENA : SOURCE_NONE;
     const tier_page *at = tier_of(c, page);
     if (at->flags & TIER_BUSY)
         return SOURCE_NONE;
     if (at->host_frame != PAGE_NO_FRAME)
-        return s->below ? SOURCE_HOST : SOURCE_NONE;
+        return s->below && (c->config.disk_bytes || is_short_for(c, c->tiers->host, page))
+                   ? SOURCE_HOST
+                   : SOURCE_NONE;
     if (entry->frame != PAGE_NO_FRAME) /* if it goes down, it can be cooled there */
-        return s->arena && at->flags & TIER_NO_DISK && is_short(c, arena_of(c, page)) ? SOURCE_ARENA
-                                                                                      : SOURCE_NONE;
+        return s->arena && at->flags & TIER_NO_DISK && is_short_for(c, arena_of(c, page), page)
+                   ? SOURCE_ARENA
+                   : SOURCE_NONE;
     return s->below && at->flags & TIER_ON_DISK ? SOURCE_DISK : SOURCE_NONE;
 }
 

@@ -12,6 +12,7 @@
 
 #include "client/assert.h"
 #include "daemon/core.h"
+#include "daemon/core_ladder.h"
 #include "daemon/policy_tree.h"
 #include "daemon/view_rows.h"
 #include "store/frames.h"
@@ -20,8 +21,7 @@
 
 enum {
     NONE = 0,
-    COOL_MAX_RUNGS = 4, /* sets of a ladder */
-    COOL_BATCH = 8,     /* pages of a job that cools */
+    COOL_BATCH = 8, /* pages of a job that cools */
 };
 typedef struct cooling cooling; /* core_cool.c */
 
@@ -432,7 +432,8 @@ struct core {
     uint32_t n_suspects;     /* that are being looked at */
     uint32_t n_damage_lines; /* that the log has of damaged pages */
 
-    tiers *tiers;     /* NULL: the arena is all there is */
+    tiers *tiers; /* NULL: the arena is all there is */
+    ladder ladder;
     cooling *cooling; /* NULL: no page is put into fewer bits */
 
     uint32_t n_held; /* sealed pages in the tree */
@@ -863,7 +864,7 @@ uint32_t page_let_go(core *c, page_handle page);
 /* --- core_cool.c --- */
 kvt_status cooling_open(core *c, char *why, size_t why_bytes); /* nothing to do without a ladder */
 void cooling_close(cooling *k);                                /* NULL is accepted */
-void realm_ladder(const core *c, realm *r);                    /* its shapes are known */
+void realm_ladder(const core *c, realm *r); /* its shapes are known; core_ladder.c */
 void cool_sealed(core *c, page_handle page, uint32_t realm_slot, uint32_t slot, uint32_t bytes);
 void cool_unlist(core *c, page_handle page);  /* it leaves the tree */
 void cool_fetched(core *c, page_handle page); /* it has been read from disk, or not */

@@ -284,6 +284,14 @@ uint64_t frames_free_like(const frames *f, uint64_t bytes) {
                : (uint64_t)f->classes[c].n_slabs * f->classes[c].n_frames - f->classes[c].n_used;
 }
 
+int frames_is_cut_up(const frames *f, uint64_t bytes) {
+    uint32_t units;
+    slab_plan plan = {.n_granules = NONE - 1};
+    if (bytes && frames_units(f, bytes, &units) == KVT_OK)
+        frames_plan(f, units, &plan);
+    return plan.n_granules >= f->no_run;
+}
+
 void frames_count(const frames *f, frames_counts *ret_counts) {
     *ret_counts = (frames_counts){
         .max_frames = f->max_frames,

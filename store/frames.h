@@ -109,6 +109,9 @@ typedef struct frames_counts {
 uint64_t frames_largest_free(const frames *f);
 /* Free frames of this size in the slabs that there are (ids may lack for some). */
 uint64_t frames_free_like(const frames *f, uint64_t bytes);
+/* Was a slab for frames of this size (0: of any size) looked for in vain, with none gone since?
+ * Such frames have no room then but in the slabs that there are. Of constant cost. */
+int frames_is_cut_up(const frames *f, uint64_t bytes);
 void frames_count(const frames *f, frames_counts *ret_counts);
 
 kvt_status frames_audit(const frames *f, char *why, size_t why_bytes);

@@ -162,6 +162,24 @@ static void test_largest_free(void) {
     kit_free(&k);
 }
 
+/* Said once a slab was looked for in vain, of what needs no less than that one; not of smaller
+ * ones, nor any more when a slab has gone. */
+static void test_cut_up(void) {
+    enum { PAGE = 64 * KIB - 64, SMALL = 4 * KIB - 64 };
+    kit k = kit_make(MIB, 100);
+    uint32_t ids[16], frame;
+    for (int i = 0; i < 15; i++)
+        ids[i] = take(k.f, PAGE);
+    take(k.f, SMALL);
+    CHECK(!frames_is_cut_up(k.f, PAGE) && !frames_is_cut_up(k.f, 0));
+    CHECK_EQ(frames_alloc(k.f, PAGE, &frame), KVT_EFULL);
+    CHECK(frames_is_cut_up(k.f, PAGE) && frames_is_cut_up(k.f, 2 * PAGE));
+    CHECK(frames_is_cut_up(k.f, 0) && !frames_is_cut_up(k.f, SMALL));
+    frames_free(k.f, ids[7]);
+    CHECK(!frames_is_cut_up(k.f, PAGE) && !frames_is_cut_up(k.f, 0));
+    kit_free(&k);
+}
+
 /* The number changes when a frame is given out and when it is taken back, at once, and never
  * repeats. */
 static void test_generations(void) {
@@ -650,6 +668,7 @@ int main(void) {
     test_limits();
     test_places();
     test_largest_free();
+    test_cut_up();
     test_generations();
     test_waste();
     test_memory();

@@ -292,39 +292,28 @@ def ladder():
                                 ("i8 > i4", "6MiB", "every row that was read"),
                                 ("i4 > i2", "3MiB", "every row that was read")):
         codec = steps.split(" ", maxsplit=1)[0]
-        end = time.monotonic() + GIVE_UP_S
-        while not cools(trace, path, codec, arena, steps, words, shape):
-            # Where all slabs are of the larger frames before the first page cools, it has no place.
-            check(time.monotonic() < end, f"{steps}: nothing is recompressed, however often it starts")
-
-
-def cools(trace, path, codec, arena, steps, words, shape):
-    """With a daemon of its own: whether pages were put into fewer bits, and then read as they must be."""
-    ready, write_end = os.pipe()
-    daemon = subprocess.Popen([KVTRUNKD, "--socket", path, "--set", "arena=" + arena,
-                               "--set", "ladder=" + steps, "--ready-fd", str(write_end)],
-                              pass_fds=[write_end], stderr=subprocess.DEVNULL)
-    os.close(write_end)
-    try:
-        check(os.read(ready, 16) == b"READY\n", "the daemon did not come up")
-        run = ["replay", trace, "--connect", path, "--codec", codec, *shape]
-        is_seen, done = False, {"pages_as_laddered": 0}
-        for _ in range(6):
-            shown = expect(0, "", *run).stdout
-            if "pages recompressed" in shown:
-                check("of them exactly so" in shown and words in shown, shown)
-                is_seen = True
-            done = json.loads(expect(0, "", *run, "--json").stdout)
-            check(done["wrong_bytes"] == 0 and done["pages_as_laddered"] <= done["pages_recompressed"],
-                  f"{steps}: {done}")
-            if is_seen and done["pages_as_laddered"]:
-                break
-        daemon.send_signal(signal.SIGTERM)
-        check(daemon.wait(GIVE_UP_S) == 0, "the daemon did not end well")
-        return is_seen and done["pages_as_laddered"] > 0
-    finally:
-        daemon.kill()
-        os.close(ready)
+        ready, write_end = os.pipe()
+        daemon = subprocess.Popen([KVTRUNKD, "--socket", path, "--set", "arena=" + arena,
+                                   "--set", "ladder=" + steps, "--ready-fd", str(write_end)],
+                                  pass_fds=[write_end], stderr=subprocess.DEVNULL)
+        os.close(write_end)
+        try:
+            check(os.read(ready, 16) == b"READY\n", "the daemon did not come up")
+            run = ["replay", trace, "--connect", path, "--codec", codec, *shape]
+            end, shown = time.monotonic() + GIVE_UP_S, ""
+            while "pages recompressed" not in shown and time.monotonic() < end:
+                shown = expect(0, "", *run).stdout
+            check("of them exactly so" in shown and words in shown, shown)
+            done = {"pages_as_laddered": 0}
+            while not done["pages_as_laddered"] and time.monotonic() < end:
+                done = json.loads(expect(0, "", *run, "--json").stdout)
+            check(0 < done["pages_as_laddered"] <= done["pages_recompressed"] and
+                  done["wrong_bytes"] == 0, f"{steps}: {done}")
+            daemon.send_signal(signal.SIGTERM)
+            check(daemon.wait(GIVE_UP_S) == 0, "the daemon did not end well")
+        finally:
+            daemon.kill()
+            os.close(ready)
 
 
 def look_at_status(path):
