@@ -126,7 +126,10 @@ void sim_job_run(sim_world *w, core_job *job) {
 
 static void push_job(sim_world *w, core_job *job, sim_event_kind kind) {
     uint32_t slow = job->kind == CORE_JOB_COOL ? 700 : job->kind == CORE_JOB_ERASE ? 900 : 50;
-    sim_push(w, (sim_event){.kind = kind, .job = job}, sim_chance(w, slow) ? 3000 : 20);
+    uint32_t most_ms = sim_chance(w, slow) ? 3000 : 20;
+    if (job->kind == CORE_JOB_READ && sim_chance(w, 20)) /* so long that claims do without it */
+        most_ms = SIM_SILENT_MS;
+    sim_push(w, (sim_event){.kind = kind, .job = job}, most_ms);
 }
 
 static void env_submit(void *context, core_job *job) {

@@ -93,7 +93,7 @@ void sim_disk_run(sim_world *w, core_job *job) {
     int is_down = sim_chance(w, 20);
     if (is_down && sim_chance(w, 500)) { /* else it fails, and its process lives */
         core_disk_up(w->core, 0);
-        sim_push(w, (sim_event){.kind = EVENT_DISK_UP}, 2000);
+        sim_push(w, (sim_event){.kind = EVENT_DISK_UP}, sim_chance(w, 300) ? SIM_SILENT_MS : 2000);
     }
     for (uint32_t i = 0; i < job->n_copies; i++) {
         core_copy *copy = &job->copies[i];
@@ -140,6 +140,7 @@ static void check_page(void *context, page_handle page, const page_entry *entry)
 
 /* What the core believes is on disk is there. Only what was lost with all of it may be missing. */
 void sim_disk_check(sim_world *w) {
+    w->n.silent += w->core->tiers && w->core->tiers->n_absent && disk_is_silent(w->core);
     if (w->disk_is_as_checked || !w->core->tiers)
         return;
     page_table_each(w->core->pages, check_page, w);

@@ -124,7 +124,10 @@ typedef struct sim_event {
 } sim_event;
 
 /* Of one daemon, with the parts of each GPU one behind the other. */
-enum { SIM_MAX_GPUS = 3 };
+enum {
+    SIM_MAX_GPUS = 3,
+    SIM_SILENT_MS = 15000, /* a disk, at most: three times as long as the core goes without it */
+};
 typedef struct sim_arena {
     uint8_t *data;
     uint64_t *generations;
@@ -286,6 +289,7 @@ typedef struct sim_worker {
     X(up)                                                                                          \
     X(disk_writes)                                                                                 \
     X(disk_reads)                                                                                  \
+    X(silent) /* steps while the disk alone has something, and has long been silent */             \
     X(found)                                                                                       \
     X(parts_found) /* of these, those of other ranks and layer groups than the first */            \
     X(ranks_back)  /* pages read, of the second rank, that a daemon now dead had written */        \
