@@ -264,6 +264,16 @@ int core_has_gid(const core *c, uint32_t gid);
 
 int core_has_pipe(core *c, uint32_t pipe);
 
+/* What keeps pages from going to disk, if something does. */
+typedef enum core_disk {
+    CORE_DISK_WORKS = 0, /* or there is none */
+    CORE_DISK_FULL,      /* what waits finds no room, and nothing that is there is colder */
+    CORE_DISK_FAILS,     /* the last write failed; it is tried again every few seconds */
+    CORE_DISK_AWAY,      /* no process has it */
+} core_disk;
+core_disk core_disk_state(const core *c);
+enum { DISK_SILENT_MS = 5000 }; /* that it has not answered: nobody waits for its reads any more */
+
 /* Which of the tenants' cores a connection is for: index in cores[0 .. n), n at least 1. By the
  * peer's uid, else by its gid; a stranger's is the first, which refuses whoever says hello and
  * tells why. A pipe that none knows is the first's, too, which knows what to do with it. */
@@ -401,7 +411,7 @@ typedef struct core_counts {
     uint64_t views;        /* of the leases */
     uint64_t pages_viewed; /* that views name: they stay in the arena */
     uint64_t pages_device, pages_host, pages_disk; /* copies of sealed pages in each tier */
-    uint64_t pages_dirty; /* wait for being copied to a lower tier that there is */
+    uint64_t pages_dirty; /* wait for being copied to a lower tier that there is, or are being */
     uint64_t pages_never; /* of these, what will never be on disk */
     uint64_t host_bytes, host_used_bytes;
     uint64_t disk_bytes, disk_used_bytes;

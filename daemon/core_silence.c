@@ -17,8 +17,6 @@
  */
 #include "daemon/core_state.h"
 
-enum { DISK_SILENT_MS = 5000 };
-
 /* --- a disk that does not answer ----------------------------------------------------------------
  */
 

@@ -16,9 +16,11 @@
 
 enum {
     STEP_MESSAGES = 64, /* taken by one disk_step */
-    OPEN_ATTEMPTS = 4,  /* as it is, looked through, a new file; and one for luck */
+    OPEN_ATTEMPTS = 4,  /* as it is, looked through, a new file if it died of it; one for luck */
     DEFAULT_LOCK_WAIT_MS = 5000,
     DEFAULT_STALL_MS = 30000,
+    DEFAULT_OPEN_MS = 120000, /* with a walk over a file that is in doubt */
+    DEFAULT_SILENT_MS = 5000,
     REAP_LIMIT_MS = 2000, /* for a process that was sent SIGKILL */
     STOP_LOOK_MS = 100,   /* how often it is asked whether disk_open is to go on */
 };
@@ -144,7 +146,7 @@ void disk_pump(disk *d) {
         d->n_sent++;
         d->slots[slot] = r;
         if (d->n_sent == 1)
-            d->last_heard_ms = disk_now_ms(); /* its silence counts from here */
+            d->last_heard_ms = d->quiet_from_ms = disk_now_ms(); /* its silence counts from here */
         d->first = r->next;
         if (!d->first)
             d->last = &d->first;
@@ -434,7 +436,7 @@ int disk_take(disk *d, const uint8_t *message, size_t n) {
     memcpy(&head, message, sizeof head);
     const uint8_t *rest = message + sizeof head;
     n -= sizeof head;
-    d->last_heard_ms = disk_now_ms();
+    d->last_heard_ms = d->quiet_from_ms = disk_now_ms();
     if (d->phase != DISK_UP && head.kind != DISK_SAY_HELLO)
         return 0;
     switch (head.kind) {
@@ -553,6 +555,7 @@ void disk_step(disk *d) {
         disk_fail_all(d);
     restart(d);
     disk_pump(d);
+    disk_note_silence(d);
     disk_watch(d);
 }
 
@@ -585,6 +588,10 @@ static disk *disk_new(const disk_options *options) {
         d->options.lock_wait_ms = DEFAULT_LOCK_WAIT_MS;
     if (!d->options.stall_ms)
         d->options.stall_ms = DEFAULT_STALL_MS;
+    if (!d->options.silent_ms)
+        d->options.silent_ms = DEFAULT_SILENT_MS;
+    d->open_ms = options->open_ms ? options->open_ms : DEFAULT_OPEN_MS;
+    d->quiet_from_ms = disk_now_ms();
     d->stats.budget_bytes = options->budget_bytes;
     d->socket = d->pidfd = -1;
     d->last = &d->first;
@@ -623,8 +630,8 @@ static void end_helper(disk *d) {
     }
 }
 
-/* A file that its helper dies of is looked through by the next one, and moved aside by the third.
- */
+/* A file that its helper dies of is looked through by the next one, and moved aside by the third;
+ * not so one whose disk does not answer. */
 static kvt_status open_first(disk *d, char *why, size_t why_bytes) {
     kvt_status status = disk_spawn(d, why, why_bytes);
     while (status == KVT_OK && d->phase != DISK_UP) {
@@ -643,8 +650,10 @@ static kvt_status open_first(disk *d, char *why, size_t why_bytes) {
             return kvt_say(why, why_bytes, d->refused, "%s", d->why);
         if (d->n_starts == OPEN_ATTEMPTS)
             return kvt_say(why, why_bytes, KVT_EIO,
-                           "%s: the disk helper died %d times of opening it", d->options.dir,
-                           OPEN_ATTEMPTS);
+                           d->stalled ? "%s: the disk did not answer, %d times, while the file was "
+                                        "opened, which is left as it is"
+                                      : "%s: the disk helper died %d times of opening it",
+                           d->options.dir, OPEN_ATTEMPTS);
         status = disk_spawn(d, why, why_bytes);
     }
     return status;
@@ -711,4 +720,5 @@ int disk_pid(const disk *d) {
 
 void disk_count(const disk *d, disk_stats *ret_stats) {
     *ret_stats = d->stats;
+    ret_stats->silent_ms = disk_silence_ms(d);
 }

@@ -115,6 +115,8 @@ typedef struct disk_options {
     uint32_t lock_wait_ms; /* for a helper of an earlier daemon that is about to end; 0 = 5000 */
     uint32_t stall_ms;     /* a helper that says nothing for so long with work to do is killed;
                               0 = 30000 */
+    uint32_t open_ms;      /* the same of one that opens the file, at first; 0 = 120000 */
+    uint32_t silent_ms;    /* after so long the log says that the disk is silent; 0 = 5000 */
 
     void *context;
     /* Asked while disk_open waits: nonzero, and it ends with KVT_ECANCELED, the helper with
@@ -192,6 +194,8 @@ typedef struct disk_stats {
     uint64_t files_lost;  /* an empty one took the place of one that could not be used, or was
                              removed by somebody */
     uint64_t moved_aside; /* of these, kept in aside/ */
+    /* now */
+    uint64_t silent_ms; /* for so long it has had something to answer, and has not; 0: it has not */
 } disk_stats;
 void disk_count(const disk *d, disk_stats *ret_stats);
 /* The helper's pid (tests), 0 if there is none. */

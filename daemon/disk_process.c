@@ -22,8 +22,8 @@
 enum {
     FIRST_PAUSE_MS = 20,
     LAST_PAUSE_MS = 10000,
-    FIRST_FREE_FD = 10,     /* above those that the helper is given */
-    OPEN_LIMIT_MS = 120000, /* to open, with a walk over a file that is in doubt */
+    FIRST_FREE_FD = 10, /* above those that the helper is given */
+    LAST_OPEN_MS = 3600 * 1000,
 };
 
 extern char **environ;
@@ -113,7 +113,7 @@ static int spawn(disk *d, int socket, int host) {
 static void fresh_life(disk *d) {
     d->phase = DISK_OPENING;
     d->life_flags = d->flags;
-    d->killed = d->useful = d->waiting_to_send = 0;
+    d->killed = d->stalled = d->useful = d->waiting_to_send = 0;
     d->scanned = 0;
     d->n_scan_numbers = 0;
     d->last_heard_ms = disk_now_ms();
@@ -185,10 +185,24 @@ void disk_kill(disk *d) {
     kill(d->pid, SIGKILL);
 }
 
+/* Does it compute, and waits for no disk? */
+static int computes(pid_t pid) {
+    char path[32], state = 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *file = fopen(path, "re");
+    if (file && fscanf(file, "%*d (%*[^)]) %c", &state) != 1)
+        state = 0;
+    if (file)
+        fclose(file);
+    return state == 'R';
+}
+
 /*
  * What does its end say about the file? Killed from outside: nothing. By a signal of its own, by us
- * for its silence, or with the file in doubt: the next one looks through it before it uses it; and
- * if that one comes to such an end too, a new file is made.
+ * for nonsense, or with the file in doubt: the next one looks through it before it uses it; and if
+ * that one comes to such an end too, a new file is made. Where it has only not answered, as on a
+ * disk that hangs, or has a walk to do that takes its time, the next one looks through it, too, but
+ * that is never a reason for a new file.
  */
 static uint32_t next_flags(const disk *d, int status) {
     int in_doubt = WIFEXITED(status)
@@ -196,6 +210,8 @@ static uint32_t next_flags(const disk *d, int status) {
                              WEXITSTATUS(status) != DISK_EXIT_ORPHAN &&
                              WEXITSTATUS(status) != DISK_EXIT_REFUSED
                        : d->killed || (WTERMSIG(status) != SIGKILL && WTERMSIG(status) != SIGTERM);
+    if (in_doubt && d->stalled)
+        return d->life_flags ? d->life_flags : TIER_CHECK;
     if (in_doubt)
         return d->life_flags ? TIER_DISCARD : TIER_CHECK;
     return d->phase == DISK_OPENING ? d->life_flags : 0;
@@ -208,8 +224,9 @@ static void describe(const disk *d, int status) {
     else
         snprintf(how, sizeof how, "was ended by signal %d (%s)", WTERMSIG(status),
                  strsignal(WTERMSIG(status)));
-    disk_log(d, d->closing ? 2 : 1, "the disk helper %s%s", how,
-             d->killed ? " since it did not answer" : "");
+    disk_log(d, d->closing ? 2 : 1, "the disk helper %s%s%s", how,
+             d->killed ? " since it did not answer" : "",
+             d->stalled ? "; the file is left as it is, and the next one looks through it" : "");
 }
 
 int disk_reap(disk *d) {
@@ -227,6 +244,8 @@ int disk_reap(disk *d) {
     disk_socket_end(d);
     d->phase = DISK_DOWN;
     d->scanned = 0;
+    if (!d->silent_from_ms) /* it has answered with its end */
+        d->quiet_from_ms = disk_now_ms();
     d->before.corrupt += d->seen.corrupt;
     d->before.foreign += d->seen.foreign;
     d->before.orphans += d->seen.orphans;
@@ -248,17 +267,62 @@ static uint64_t due_ms(const disk *d) {
     if (d->phase == DISK_DOWN)
         return d->closing ? 0 : d->restart_due_ms;
     if (d->phase == DISK_OPENING)
-        return d->last_heard_ms + d->options.lock_wait_ms + OPEN_LIMIT_MS;
+        return d->last_heard_ms + d->options.lock_wait_ms + d->open_ms;
     return d->n_sent > 0 || !d->scanned ? d->last_heard_ms + d->options.stall_ms : 0;
 }
 
+/* It computes for ever: that is not its disk, so the file is in doubt. Not while it is opened: the
+ * walk over it has an end. */
+static void end_stalled(disk *d) {
+    if (d->killed)
+        return;
+    d->stalled = d->phase == DISK_OPENING || !computes(d->pid);
+    if (d->phase == DISK_OPENING && d->open_ms < LAST_OPEN_MS)
+        d->open_ms *= 2;
+    disk_kill(d);
+}
+
+static int has_to_answer(const disk *d) {
+    return d->phase != DISK_UP || d->n_sent > 0;
+}
+
+uint64_t disk_silence_ms(const disk *d) {
+    return has_to_answer(d) ? disk_now_ms() - d->quiet_from_ms : 0;
+}
+
+/* When that is to be said; 0: not, or it was. While the daemon starts and ends, others say it. */
+static uint64_t silence_due_ms(const disk *d) {
+    return d->silent_from_ms || d->opening_first || d->closing || !has_to_answer(d)
+               ? 0
+               : d->quiet_from_ms + d->options.silent_ms;
+}
+
+void disk_note_silence(disk *d) {
+    uint64_t now = disk_now_ms(), due = silence_due_ms(d);
+    if (due && due <= now) {
+        d->silent_from_ms = d->quiet_from_ms;
+        disk_log(d, 1,
+                 d->phase == DISK_UP
+                     ? "%s has not answered for %llu s: nothing is read from there or written "
+                       "until it does, and what it alone has is computed again"
+                     : "%s is not open again after %llu s: until it is, nothing is read from there "
+                       "or written, and what it alone has is computed again",
+                 d->options.dir, (unsigned long long)(now - d->quiet_from_ms) / 1000);
+    } else if (d->silent_from_ms && d->phase == DISK_UP && d->quiet_from_ms > d->silent_from_ms) {
+        disk_log(d, 2, "%s answers again, after %llu s", d->options.dir,
+                 (unsigned long long)(d->quiet_from_ms - d->silent_from_ms) / 1000);
+        d->silent_from_ms = 0;
+    }
+}
+
 void disk_watch(disk *d) {
-    uint64_t due = due_ms(d), now = disk_now_ms();
+    uint64_t limit = due_ms(d), said = silence_due_ms(d), now = disk_now_ms();
+    uint64_t due = limit && said ? (limit < said ? limit : said) : limit + said;
     struct itimerspec at = {
         .it_value = {.tv_sec = (time_t)(due / 1000), .tv_nsec = (long)(due % 1000) * 1000000}};
     timerfd_settime(d->timer_fd, TFD_TIMER_ABSTIME, &at, NULL); /* 0: never */
-    if (due && due <= now && d->phase != DISK_DOWN)
-        disk_kill(d);
+    if (limit && limit <= now && d->phase != DISK_DOWN)
+        end_stalled(d);
     int wanted = d->first != NULL && d->phase == DISK_UP;
     if (d->socket >= 0 && wanted != d->waiting_to_send) {
         struct epoll_event event = {.events = EPOLLIN | (wanted ? EPOLLOUT : 0u)};

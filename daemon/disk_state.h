@@ -35,15 +35,18 @@ struct disk {
     int pidfd;
     int socket;          /* -1: none, or it has ended */
     int waiting_to_send; /* EPOLLOUT is asked for */
-    int killed;          /* by us, since it did not answer */
+    int killed;          /* by us, since it did not answer, or made no sense */
+    int stalled;         /* since it did not answer: no sign that the file is damaged */
     int useful;          /* it has done something since it was started */
     int opening_first;   /* within disk_open */
     int closing;
     uint32_t flags;      /* of the next start: TIER_CHECK, TIER_DISCARD */
     uint32_t life_flags; /* with which this one was started */
     uint32_t n_starts;
-    uint64_t last_heard_ms, restart_due_ms, pause_ms;
-    kvt_status refused; /* by HELLO */
+    uint64_t last_heard_ms, restart_due_ms, pause_ms, open_ms;
+    uint64_t quiet_from_ms;  /* as last_heard_ms; but a new process has said nothing yet */
+    uint64_t silent_from_ms; /* the log has said that the disk is silent, from then; 0: it is not */
+    kvt_status refused;      /* by HELLO */
     char why[DISK_MAX_WHY];
 
     /* requests: a slot each; those not sent yet are in the list */
@@ -75,6 +78,10 @@ void disk_kill(disk *d);
 int disk_reap(disk *d);
 /* Asks epoll for what is of interest now, and sets the timer. */
 void disk_watch(disk *d);
+/* Says that the disk does not answer, and that it does again: once for each silence. */
+void disk_note_silence(disk *d);
+/* For how long it has not, with something to answer. */
+uint64_t disk_silence_ms(const disk *d);
 void disk_socket_end(disk *d);
 
 /* disk.c */

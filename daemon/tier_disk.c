@@ -245,6 +245,7 @@ kvt_status tier_disk_open(const tier_disk_options *options, char *why, size_t wh
                            .host_bytes = options->host_bytes,
                            .max_requests = MAX_REQUESTS,
                            .lock_wait_ms = LOCK_WAIT_MS,
+                           .silent_ms = DISK_SILENT_MS,
                            .context = d,
                            .is_stopped = on_is_stopped,
                            .done = on_done,

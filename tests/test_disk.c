@@ -5,277 +5,7 @@
  *
  *     test_disk [ROUNDS]    of killing (40; the long run makes 200) and of damaging
  */
-#include "daemon/disk.h"
-#include "daemon/disk_helper.h"
-#include "tests/tier_kit.h"
-
-#include <errno.h>
-#include <poll.h>
-#include <signal.h>
-#include <sys/mman.h>
-#include <sys/mount.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
-#include <sys/uio.h>
-#include <sys/wait.h>
-
-enum {
-    N_PAGES = 300,
-    MAX_BYTES = 30000,
-    FRAME_BYTES = 32768,
-    N_FRAMES = N_PAGES + 64, /* one for each page to write from, and some to read to */
-    BATCH = 16,
-};
-#define BUDGET     (UINT64_C(24) << 20)
-#define HOST_BYTES ((uint64_t)N_FRAMES * FRAME_BYTES)
-
-static uint64_t seed = 1, rng;
-static uint32_t stall_ms = 30000, lock_wait_ms = 100;
-static const char realm_name[] = "the realm of this test";
-
-typedef struct bench {
-    disk *d;
-    int host_fd;
-    uint8_t *host;
-    kit_page pages[N_PAGES];
-    int there[N_PAGES]; /* 1: said to be written; -1: may be either */
-    uint32_t n_found, n_scans, n_lost;
-    int found[N_PAGES];
-    uint32_t last_depth;
-} bench;
-
-static bench b;
-
-static void done(void *context, disk_request *r) {
-    (void)context;
-    *(int *)r->context = 1;
-}
-
-static uint32_t found_realm(void *context, const void *bytes, size_t n) {
-    (void)context;
-    return n == strlen(realm_name) && memcmp(bytes, realm_name, n) == 0 ? 7 : DISK_NO_REALM;
-}
-
-static void found(void *context, const disk_found *f) {
-    (void)context;
-    CHECK_EQ(f->realm, 7);
-    CHECK(f->depth >= b.last_depth);
-    b.last_depth = f->depth;
-    for (int i = 0; i < N_PAGES; i++) {
-        kit_page *p = &b.pages[i];
-        if (!tier_key_equal(&p->key, &f->key))
-            continue;
-        CHECK_EQ(f->bytes, p->bytes);
-        CHECK_EQ(f->n_tokens, p->n_tokens);
-        CHECK(memcmp(f->tokens, p->tokens, 4 * (size_t)p->n_tokens) == 0);
-        CHECK_EQ(f->parent_serial, p->parent < 0 ? 0 : b.pages[p->parent].serial);
-        p->serial = f->serial;
-        if (!b.found[i])
-            b.n_found++;
-        b.found[i] = 1;
-    }
-}
-
-static void scan_done(void *context) {
-    (void)context;
-    b.n_scans++;
-}
-
-static void lost_all(void *context) {
-    (void)context;
-    b.n_lost++;
-    memset(b.there, 0, sizeof b.there);
-}
-
-static void log_line(void *context, int level, const char *line) {
-    (void)context;
-    if (getenv("KVT_TEST_LOUD"))
-        fprintf(stderr, "[%d] %s\n", level, line);
-}
-
-static char why[512]; /* the last disk_open was refused */
-
-static kvt_status try_open_disk(const char *dir, uint64_t budget, disk **ret_disk) {
-    why[0] = 0;
-    disk_options options = {.dir = dir,
-                            .budget_bytes = budget,
-                            .host_fd = b.host_fd,
-                            .host_bytes = HOST_BYTES,
-                            .max_requests = 32,
-                            .lock_wait_ms = lock_wait_ms,
-                            .stall_ms = stall_ms,
-                            .done = done,
-                            .found_realm = found_realm,
-                            .found = found,
-                            .scan_done = scan_done,
-                            .lost_all = lost_all,
-                            .log = log_line};
-    kvt_status status = disk_open(&options, why, sizeof why, ret_disk);
-    CHECK_MSG(status == KVT_OK || why[0], "%s without a reason", kvt_status_name(status));
-    if (status != KVT_OK && status != KVT_EBUSY)
-        fprintf(stderr, "disk_open: %s: %s\n", kvt_status_name(status), why);
-    return status;
-}
-
-static void forget_found(void) {
-    memset(b.found, 0, sizeof b.found);
-    b.n_found = b.last_depth = 0;
-}
-
-static void open_disk(const char *dir) {
-    forget_found();
-    CHECK_EQ(try_open_disk(dir, BUDGET, &b.d), KVT_OK);
-    CHECK_EQ(disk_realm(b.d, 7, realm_name, strlen(realm_name)), KVT_OK);
-}
-
-static void step(void) {
-    struct pollfd fd = {.fd = disk_fd(b.d), .events = POLLIN};
-    CHECK(poll(&fd, 1, 100000) == 1);
-    disk_step(b.d);
-}
-
-static void wait_scan(void) {
-    uint32_t before = b.n_scans;
-    while (!disk_scanned(b.d) && b.n_scans == before)
-        step();
-}
-
-static void wait_up(void) {
-    while (!disk_up(b.d))
-        step();
-}
-
-/* --- requests ----------------------------------------------------------------------------------
- */
-
-typedef struct job {
-    disk_request request;
-    disk_item items[BATCH];
-    int at[BATCH];
-    int done;
-} job;
-
-static void item_of(int p, disk_item *item) {
-    const kit_page *page = &b.pages[p];
-    *item = (disk_item){.key = page->key,
-                        .parent = page->parent_key,
-                        .serial = page->serial,
-                        .parent_serial = page->parent < 0 ? 0 : b.pages[page->parent].serial,
-                        .depth = page->depth,
-                        .slot = page->slot,
-                        .rows = page->rows,
-                        .n_tokens = page->n_tokens,
-                        .bytes = page->bytes,
-                        .tokens = page->tokens,
-                        .host_offset = (uint64_t)p * FRAME_BYTES};
-}
-
-static void job_new(job *j, disk_kind kind, const int *at, uint32_t n) {
-    *j = (job){.request = {.kind = kind, .realm = 7, .n_items = n, .items = j->items}};
-    j->request.context = &j->done;
-    for (uint32_t i = 0; i < n; i++) {
-        j->at[i] = at[i];
-        item_of(at[i], &j->items[i]);
-    }
-}
-
-static kvt_status submit(job *j) {
-    kvt_status status = disk_submit(b.d, &j->request);
-    if (status == KVT_OK && j->request.kind == DISK_WRITE)
-        for (uint32_t i = 0; i < j->request.n_items; i++)
-            b.pages[j->at[i]].serial = j->items[i].serial;
-    return status;
-}
-
-static void wait_for(job *j) {
-    while (!j->done)
-        step();
-}
-
-static void took(const job *j) {
-    for (uint32_t i = 0; i < j->request.n_items; i++) {
-        int p = j->at[i];
-        kvt_status status = j->items[i].status;
-        if (j->request.kind == DISK_WRITE) {
-            CHECK(status == KVT_OK || status == KVT_EORDER || status == KVT_EFULL ||
-                  status == KVT_EIO);
-            if (status == KVT_OK)
-                b.pages[p].serial = j->items[i].serial;
-            if (status != KVT_EFULL) /* then what was there still is */
-                b.there[p] = status == KVT_OK ? 1 : status == KVT_EIO ? -1 : 0;
-        } else if (j->request.kind == DISK_DELETE) {
-            b.there[p] = status == KVT_EIO ? -1 : 0;
-        }
-    }
-}
-
-/* Writes pages [from, to) in batches, and waits. */
-static void write_range(int from, int to) {
-    static job j;
-    while (from < to) {
-        int at[BATCH];
-        uint32_t n = 0;
-        for (; n < BATCH && from < to; n++, from++)
-            at[n] = from;
-        job_new(&j, DISK_WRITE, at, n);
-        CHECK_EQ(submit(&j), KVT_OK);
-        wait_for(&j);
-        took(&j);
-    }
-}
-
-/* Reads a page; whatever the status, never wrong bytes. */
-static kvt_status read_page(int p) {
-    static job j;
-    static uint8_t expected[MAX_BYTES];
-    uint32_t frame = N_PAGES + check_below(&rng, N_FRAMES - N_PAGES);
-    uint8_t *at = b.host + (size_t)frame * FRAME_BYTES;
-    job_new(&j, DISK_READ, &p, 1);
-    if (j.items[0].serial == 0)
-        return KVT_ENOENT;
-    j.items[0].host_offset = (uint64_t)frame * FRAME_BYTES;
-    memset(at, 0xee, FRAME_BYTES);
-    kvt_status status = submit(&j);
-    if (status != KVT_OK)
-        return status;
-    wait_for(&j);
-    status = j.items[0].status;
-    if (status == KVT_OK) {
-        kit_bytes(&b.pages[p], p, expected, b.pages[p].bytes);
-        CHECK_MSG(memcmp(at, expected, b.pages[p].bytes) == 0, "page %d (seed %" PRIu64 ")", p,
-                  seed);
-    }
-    return status;
-}
-
-static void read_all(void) {
-    for (int i = 0; i < N_PAGES; i++) {
-        kvt_status status = read_page(i);
-        if (b.there[i] == 1)
-            CHECK_MSG(status == KVT_OK, "page %d: %s (seed %" PRIu64 ")", i,
-                      kvt_status_name(status), seed);
-        if (b.there[i] == 0)
-            CHECK_MSG(status == KVT_ENOENT, "page %d: %s", i, kvt_status_name(status));
-    }
-}
-
-static void new_tree(void) {
-    kit_tree(b.pages, N_PAGES, 0, realm_name, MAX_BYTES, &rng);
-    memset(b.there, 0, sizeof b.there);
-    for (int i = 0; i < N_PAGES; i++)
-        kit_bytes(&b.pages[i], i, b.host + (size_t)i * FRAME_BYTES, b.pages[i].bytes);
-}
-
-static kvt_status simple(disk_kind kind, disk_request *ret_request) {
-    int is_done = 0;
-    disk_request r = {.kind = kind, .realm = 7, .context = &is_done};
-    CHECK_EQ(disk_submit(b.d, &r), KVT_OK);
-    while (!is_done)
-        step();
-    if (ret_request)
-        *ret_request = r;
-    return r.status;
-}
+#include "tests/disk_kit.h"
 
 /* --- the tests ---------------------------------------------------------------------------------
  */
@@ -738,6 +468,50 @@ static void test_silence(void) {
     kit_remove(dir);
 }
 
+/* Waits for the next helper, and stops it before it has the file. 0: it was too quick. */
+static int stop_opening(int last_pid) {
+    while (disk_pid(b.d) == 0 || disk_pid(b.d) == last_pid)
+        step();
+    CHECK(kill(disk_pid(b.d), SIGSTOP) == 0);
+    int pid = disk_pid(b.d);
+    while (disk_pid(b.d) == pid && !disk_up(b.d))
+        step();
+    if (disk_up(b.d))
+        CHECK(kill(pid, SIGKILL) == 0);
+    return !disk_up(b.d);
+}
+
+/* Helper after helper does not answer while it opens the file: nothing is wrong with that. */
+static void test_silent_opening(void) {
+    enum { TIMES = 4 };
+    const char *dir = kit_dir("opening");
+    disk_stats stats;
+    new_tree();
+    open_ms = 150;
+    open_disk(dir);
+    open_ms = 0;
+    wait_scan();
+    write_range(0, 100);
+    int pid = disk_pid(b.d), n = 0;
+    uint32_t lost = b.n_lost;
+    CHECK(kill(pid, SIGKILL) == 0);
+    for (int tries = 0; n < TIMES; tries++) { /* in turn */
+        CHECK(tries < 100);
+        int stopped = stop_opening(pid);
+        n = stopped ? n + 1 : 0;
+        pid = stopped ? pid : disk_pid(b.d);
+    }
+    wait_up();
+    CHECK_EQ(disk_realm(b.d, 7, realm_name, strlen(realm_name)), KVT_OK);
+    read_all();
+    disk_count(b.d, &stats);
+    CHECK(stats.restarts > TIMES);
+    CHECK_EQ(stats.files_lost, 0);
+    CHECK_EQ(b.n_lost, lost);
+    disk_close(b.d, 60000);
+    kit_remove(dir);
+}
+
 /* A process that has the disk tier, has 100 pages written and then does what is left for it, until
  * it is killed. */
 typedef struct owner {
@@ -868,6 +642,7 @@ int main(int argc, char **argv) {
     test_kill(rounds);
     test_refused();
     test_silence();
+    test_silent_opening();
     test_orphan();
     test_stopped_orphan();
     test_cut();

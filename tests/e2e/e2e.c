@@ -49,6 +49,7 @@ static void check_leaks(const e2e_daemon *d) {
 void e2e_start(e2e_daemon *d, const char *const *settings) {
     char program[512], ready[16], *argv[64];
     char args[24][96];
+    const char *log = NULL;
     int n = 0, pipe_fd[2];
     if (!d->folder[0]) {
         const char *tmp = getenv("TMPDIR");
@@ -73,6 +74,10 @@ void e2e_start(e2e_daemon *d, const char *const *settings) {
     choose_module();
     for (int i = 0; settings && settings[i] && i < 24; i++) {
         snprintf(args[i], sizeof args[i], "%s", settings[i]);
+        if (strncmp(args[i], "log=", 4) == 0) {
+            log = args[i] + 4;
+            continue;
+        }
         int is_file = strncmp(args[i], "config=", 7) == 0;
         argv[n++] = (char *)(is_file ? "--config" : "--set");
         argv[n++] = is_file ? args[i] + 7 : args[i];
@@ -84,6 +89,8 @@ void e2e_start(e2e_daemon *d, const char *const *settings) {
         /* A test that fails leaves nothing behind that holds its output open. */
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         close(pipe_fd[0]);
+        if (log && !freopen(log, "a", stderr))
+            _exit(127);
         execv(program, argv);
         fprintf(stderr, "cannot run %s\n", program);
         _exit(127);

@@ -25,7 +25,7 @@ typedef struct e2e_daemon {
 } e2e_daemon;
 
 /* Starts build/daemon/kvtrunkd with --set for each of the settings ("grace_ms=200", NULL ends;
- * "config=FILE" is --config FILE), and
+ * "config=FILE" is --config FILE, and "log=FILE" is where its log is to go), and
  * returns when it is ready. A first start makes the folder; a second one on the same e2e_daemon
  * uses it again. Every daemon here runs with audit=true: it checks itself after each event. */
 void e2e_start(e2e_daemon *d, const char *const *settings);

@@ -128,15 +128,37 @@ static void failing(void) {
 /* --- a disk that hangs --------------------------------------------------------------------------
  */
 
+/* How many lines of the log have these words. */
+static uint32_t lines_with(const char *log, const char *words) {
+    char line[1024];
+    uint32_t n = 0;
+    FILE *file = fopen(log, "re");
+    CHECK(file);
+    while (fgets(line, sizeof line, file))
+        n += strstr(line, words) != NULL;
+    fclose(file);
+    return n;
+}
+
+/* Once each. */
+static void said(const char *log, int answers) {
+    CHECK_EQ(lines_with(log, "has not answered for 5 s"), 1);
+    CHECK_EQ(lines_with(log, "has not answered"), 1);
+    CHECK_EQ(lines_with(log, "answers again, after"), answers);
+}
+
 static void hanging(void) {
     enum { ALL = PATHS + MORE_PATHS };
+    char log[64], log_setting[80];
     e2e_daemon d = {0};
     e2e_worker w;
     e2e_disk disk;
     uint32_t tokens[E2E_MAX_TOKENS];
     e2e_disk_make(&disk);
+    snprintf(log, sizeof log, "%s.log", disk.folder);
+    snprintf(log_setting, sizeof log_setting, "log=%s", log);
     const char *settings[] = {"arena=2MiB",  disk.setting,         "disk=64MiB", "max_pages=2000",
-                              "host=256KiB", "promote_wait_ms=20", NULL};
+                              "host=256KiB", "promote_wait_ms=20", log_setting,  NULL};
     e2e_start(&d, settings);
     e2e_worker_open(&w, &d, 1, 30000);
     for (uint32_t p = 0; p < ALL; p++)
@@ -152,14 +174,17 @@ static void hanging(void) {
                 ask(&w, p, PATH_TOKENS);
         }
     CHECK_EQ(e2e_count(&d, "restarts"), 0); /* it was not a new process that helped */
+    said(log, 0);
     CHECK_EQ(kill(helper, SIGCONT), 0);
     all_down(&w);
+    said(log, 1);
     for (uint32_t p = 0; p < ALL; p++)
         ask(&w, p, PATH_TOKENS);
     CHECK_EQ(w.wrong_bytes, 0);
     e2e_worker_close(&w);
     e2e_finish(&d);
     e2e_disk_remove(&disk);
+    CHECK_EQ(unlink(log), 0);
 }
 
 int main(int argc, char **argv) {
