@@ -20,6 +20,7 @@ enum {
         4, /* a file cannot be read or does not parse; the daemon has not what is asked for */
     TOOL_SYSTEM = 5,  /* the system failed (memory, a process, a folder) */
     TOOL_BUSY = 6,    /* not now: another call is at it */
+    TOOL_STUCK = 7,   /* the disk takes no more */
     TOOL_HELPED = -1, /* help was asked for and given: the command has nothing more to do */
 };
 

@@ -5,6 +5,8 @@
 
 #include <cjson/cJSON.h>
 
+#include <string.h>
+
 #define WAIT_OPTION(to)                                                                            \
     {                                                                                              \
         .name = "wait", .value = "MS", .number = (to), .low = 0, .high = 3600 * 1000,              \
@@ -68,45 +70,107 @@ static uint64_t member(const cJSON *in, const char *name) {
     return cJSON_IsNumber(item) ? (uint64_t)item->valuedouble : 0;
 }
 
-static void print_never(kvt_client *client) {
-    char *text = NULL;
-    cJSON *root = kvt_status_json(client, &text) == KVT_OK ? cJSON_Parse(text) : NULL;
-    uint64_t n = member(cJSON_GetObjectItemCaseSensitive(root, "counts"), "pages_never");
-    if (n > 0)
-        printf("%s of them never will be: see pages_never in kvtrunk(1), and the daemon's log\n",
-               tool_number(n));
+/* --- spill --------------------------------------------------------------------------------------
+ */
+
+enum { LOOK_MS = 500 }; /* how often the daemon is asked whether its disk takes more */
+
+/* What the daemon's report says of the disk. */
+typedef struct disk_view {
+    uint64_t never, silent_ms;
+    char state[16]; /* "works", "full", "fails", "away" */
+} disk_view;
+
+static int look(const tool_command *self, kvt_client *client, disk_view *ret) {
+    cJSON *root = NULL;
+    const cJSON *disk;
+    int code = disk_report(self, client, &root, &disk);
+    if (code == TOOL_OK) {
+        const char *state = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(disk, "state"));
+        *ret = (disk_view){
+            .never = member(cJSON_GetObjectItemCaseSensitive(root, "counts"), "pages_never"),
+            .silent_ms = member(disk, "silent_ms")};
+        snprintf(ret->state, sizeof ret->state, "%s", state ? state : "works");
+    }
     cJSON_Delete(root);
-    kvt_free(text);
+    return code;
 }
 
-static void print_spill(kvt_client *client, const kvt_spill_info *info, int json) {
+static int takes_no_more(const disk_view *v) {
+    return strcmp(v->state, "full") == 0 || strcmp(v->state, "fails") == 0;
+}
+
+/* Until all is on disk, the time is over, or the disk takes no more: then twice in turn, and as
+ * many pages wait as before. What is shorter than it was to be has come to its end. */
+static int spill(const tool_command *self, kvt_client *client, uint64_t wait_ms,
+                 kvt_spill_info *ret_info, disk_view *ret_view) {
+    double start_s = tool_now_s(), end_s = start_s + (double)wait_ms / 1e3;
+    uint64_t stuck_pages = 0;
+    for (;;) {
+        double now_s = tool_now_s(), left_ms = (end_s - now_s) * 1e3;
+        uint32_t ms = left_ms <= 0 ? 0 : left_ms < LOOK_MS ? (uint32_t)left_ms : LOOK_MS;
+        kvt_status status = kvt_spill(client, ms, ret_info);
+        if (status != KVT_OK)
+            return tool_failed(status);
+        int code = look(self, client, ret_view);
+        if (code != TOOL_OK || ret_info->dirty_pages == 0)
+            return code;
+        int is_stuck = takes_no_more(ret_view), was_stuck = stuck_pages == ret_info->dirty_pages;
+        int is_over = (tool_now_s() - now_s) * 1e3 < ms;
+        if ((is_stuck && was_stuck) || is_over || ms == 0)
+            return is_stuck ? TOOL_STUCK : TOOL_FAILED;
+        stuck_pages = is_stuck ? ret_info->dirty_pages : 0;
+    }
+}
+
+static void print_why(const kvt_spill_info *info, const disk_view *v) {
+    if (strcmp(v->state, "full") == 0)
+        printf("no more can be written: \"disk\" is used up, or its file system is (kvtrunk "
+               "compact, and the daemon's log, tell which)\n");
+    else if (strcmp(v->state, "fails") == 0)
+        printf("writing fails with an I/O error: see the daemon's log\n");
+    else if (strcmp(v->state, "away") == 0)
+        printf("no process has the disk at the moment: see the daemon's log\n");
+    else if (v->silent_ms >= 1000)
+        printf("the disk has not answered for %s s\n", tool_number(v->silent_ms / 1000));
+    if (v->never > 0 && v->never <= info->dirty_pages)
+        printf("%s of them never will be: see pages_never in kvtrunk(1), and the daemon's log\n",
+               tool_number(v->never));
+}
+
+static void print_spill(const kvt_spill_info *info, const disk_view *v, int json) {
     if (json) {
-        printf("{\"disk_pages\":%llu,\"dirty_pages\":%llu}\n", (unsigned long long)info->disk_pages,
-               (unsigned long long)info->dirty_pages);
+        printf("{\"disk_pages\":%llu,\"dirty_pages\":%llu,\"never_pages\":%llu,\"state\":\"%s\","
+               "\"silent_ms\":%llu}\n",
+               (unsigned long long)info->disk_pages, (unsigned long long)info->dirty_pages,
+               (unsigned long long)v->never, v->state, (unsigned long long)v->silent_ms);
         return;
     }
     printf("%s pages are on disk", tool_number(info->disk_pages));
-    printf(info->dirty_pages ? ", %s are not yet\n" : "\n", tool_number(info->dirty_pages));
+    printf(info->dirty_pages ? ", %s are not\n" : "\n", tool_number(info->dirty_pages));
     if (info->dirty_pages)
-        print_never(client);
+        print_why(info, v);
 }
 
 static int run_spill(const tool_command *self, int argc, char **argv) {
     kvt_client *client = NULL;
     kvt_spill_info info;
+    disk_view view;
     uint64_t wait_ms;
     int json = 0, code = begin(self, argc, argv, "kvtrunk spill", &json, &wait_ms, &client);
     if (code == TOOL_OK)
         code = has_disk(self, client);
     if (code == TOOL_OK) {
-        kvt_status status = kvt_spill(client, (uint32_t)wait_ms, &info);
-        if (status == KVT_OK)
-            print_spill(client, &info, json);
-        code = status != KVT_OK ? tool_failed(status) : info.dirty_pages ? TOOL_FAILED : TOOL_OK;
+        code = spill(self, client, wait_ms, &info, &view);
+        if (code == TOOL_OK || code == TOOL_FAILED || code == TOOL_STUCK)
+            print_spill(&info, &view, json);
     }
     kvt_close(client);
     return code;
 }
+
+/* --- verify and compact -------------------------------------------------------------------------
+ */
 
 static void print_verify(const kvt_verify_info *info, int json) {
     if (json) {
@@ -184,8 +248,10 @@ const tool_command tool_spill = {
     .operands = "",
     .summary = "wait until every page is on disk",
     .about =
-        "The daemon writes sealed pages to disk all the time; this waits until it is through.\n"
-        "Exit code 1: some are not written yet. 4: the daemon has no disk tier.\n",
+        "The daemon writes sealed pages to disk all the time; this waits until it is through, or\n"
+        "the disk takes no more. Exit code 1: some are not written yet after --wait, or never "
+        "will\n"
+        "be. 4: the daemon has no disk tier. 7: the disk is full, or writing there fails.\n",
     .examples = "  kvtrunk spill\n"
                 "  kvtrunk spill --wait 10000 --json\n",
     .run = run_spill,

@@ -49,7 +49,10 @@ void core_count(const core *c, core_counts *ret_counts) {
         frames_count(t->host, &places);
         n.pages_host = t->n_host;
         n.pages_disk = t->n_disk;
-        n.pages_dirty = arenas_dirty(c);
+        /* Those that a job is at are not there before it has done that. */
+        n.pages_dirty = arenas_dirty(c) +
+                        tiers_frames_of(c, CORE_JOB_DOWN,
+                                        c->config.disk_bytes ? CORE_JOB_WRITE : CORE_JOB_DOWN);
         n.pages_dirty += c->config.disk_bytes ? order_count(t->host_dirty) : 0;
         n.pages_never = c->config.disk_bytes ? dirty_never(c) : 0;
         n.host_bytes = places.arena_bytes;
@@ -183,4 +186,15 @@ uint32_t core_would_hold(const core *c, uint32_t number, const uint32_t *tokens,
         return path_tokens(c, m.held) + m.partial_tokens;
     }
     return 0;
+}
+
+core_disk core_disk_state(const core *c) {
+    const tiers *t = c->tiers;
+    if (!t || !c->config.disk_bytes)
+        return CORE_DISK_WORKS;
+    if (!t->disk_up)
+        return CORE_DISK_AWAY;
+    if (t->disk_fails)
+        return CORE_DISK_FAILS;
+    return spill_is_stuck(c) ? CORE_DISK_FULL : CORE_DISK_WORKS;
 }

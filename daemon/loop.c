@@ -388,17 +388,40 @@ static uint64_t tenants_tick(shell *sh) {
     return due_ms;
 }
 
+/* Why pages are not on disk when the time is over. */
+static void why_unwritten(const shell *sh, const tenant *t, const core_counts *n, char *to,
+                          size_t room) {
+    disk_stats stats;
+    core_disk state = core_disk_state(t->core);
+    tier_disk_count(t->disk, &stats);
+    if (stats.silent_ms > 0 && stats.silent_ms >= earlier(sh->config.values.drain_ms, 1000))
+        snprintf(to, room, "it has not answered for %llu ms", (unsigned long long)stats.silent_ms);
+    else if (state == CORE_DISK_AWAY)
+        snprintf(to, room, "its process has ended, and there was no time for another");
+    else if (state == CORE_DISK_FAILS)
+        snprintf(to, room, "writing there failed");
+    else if (state == CORE_DISK_FULL)
+        snprintf(to, room, "it is full, and has %llu", (unsigned long long)n->pages_disk);
+    else if (n->pages_never == n->pages_dirty)
+        snprintf(to, room, "they never go there (see pages_never in kvtrunk(1))");
+    else
+        snprintf(to, room,
+                 sh->stop_now ? "a second signal left no time for them"
+                              : "\"drain_ms\" (%llu) is too short for them",
+                 (unsigned long long)sh->config.values.drain_ms);
+}
+
 /* What a restart will not find. */
 static void say_unwritten(const shell *sh) {
+    char why[128];
     for (uint32_t i = 0; i < sh->n_tenants; i++) {
         core_counts n;
         core_count(sh->tenants[i].core, &n);
-        if (n.disk_bytes > 0 && n.pages_dirty > 0)
-            log_write(LOG_WARNING,
-                      "tenant %s: %llu pages are not on disk, which has %llu: it is full, or "
-                      "\"drain_ms\" is too short",
-                      sh->tenants[i].values->tenant, (unsigned long long)n.pages_dirty,
-                      (unsigned long long)n.pages_disk);
+        if (n.disk_bytes == 0 || n.pages_dirty == 0)
+            continue;
+        why_unwritten(sh, &sh->tenants[i], &n, why, sizeof why);
+        log_write(LOG_WARNING, "tenant %s: %llu pages were not written to disk, and are lost: %s",
+                  sh->tenants[i].values->tenant, (unsigned long long)n.pages_dirty, why);
     }
 }
 

@@ -165,8 +165,14 @@ static void put_arenas(json_writer *w, const report_facts *facts, const core *c)
 /* Room for what stands behind the list of sessions. */
 enum { STATUS_TAIL_BYTES = 32 };
 
-static void put_disk(json_writer *w, const disk_stats *stats) {
+static void put_disk(json_writer *w, const disk_stats *stats, const core *c) {
+    static const char *const states[] = {[CORE_DISK_WORKS] = "works",
+                                         [CORE_DISK_FULL] = "full",
+                                         [CORE_DISK_FAILS] = "fails",
+                                         [CORE_DISK_AWAY] = "away"};
     json_open(w, "disk", '{');
+    json_put_text(w, "state", states[core_disk_state(c)]);
+    json_put_u64(w, "silent_ms", stats->silent_ms);
     json_put_u64(w, "records", stats->records);
     json_put_u64(w, "file_used_bytes", stats->bytes);
     json_put_u64(w, "file_bytes", stats->file_bytes);
@@ -206,7 +212,7 @@ size_t report_status(const report_facts *facts, const core *c, uint64_t now_ms, 
     json_put_u64(&w, "listeners_replaced", facts->listeners_replaced);
     put_counts(&w, c);
     if (facts->on_disk)
-        put_disk(&w, facts->on_disk);
+        put_disk(&w, facts->on_disk, c);
     put_config(&w, facts->values);
     put_arenas(&w, facts, c);
     json_open(&w, "sessions_open", '['); /* "sessions" is their number, a count */

@@ -5,11 +5,13 @@
 """
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from e2e_daemon import BUILD, HANG_S, Daemon, check, main, until
+from e2e_daemon import BUILD, HANG_S, Daemon, check, helpers_of, main, until
 
 
 def case_disk_of_others(folder):
@@ -72,6 +74,52 @@ def case_disk_of_others(folder):
     check(f"its {size >> 10} KiB" in lines[0], size, lines)
     lines = with_tenants("red", "green")[1:]
     check(len(lines) == 2 and any(f"{disk}/blue belongs to no tenant" in line for line in lines), lines)
+
+
+def many_pages(folder, requests):
+    """A trace, of 16 pages a request."""
+    trace = os.path.join(folder, "many.pct")
+    with open(trace, "w", encoding="ascii") as file:
+        file.write(f"# PCT1 block_tokens=512 requests={requests} source=made\n")
+        file.write("".join(f"{i} 1024 1 - {2 * i}+2\n" for i in range(requests)))
+    return trace
+
+
+def run_tool(*args):
+    return subprocess.run([os.path.join(BUILD, "client", "kvtrunk"), *args], capture_output=True, text=True,
+                          timeout=HANG_S, check=False)
+
+
+def case_stopped_while_it_hangs(folder):
+    """The daemon is ended while its disk does not answer: that is what it says, and of how many pages."""
+    d = Daemon(folder, "--set", "disk=64MiB", "--set", "disk_dir=" + os.path.join(folder, "disk"), "--set",
+               "max_pages=2000", "--set", "drain_ms=1500")
+    helper, = helpers_of(d.process.pid)
+    os.kill(helper, signal.SIGSTOP)
+    ran = run_tool("replay", many_pages(folder, 8), "--connect", d.path, "--layers", "1", "--head-dim", "64")
+    check(ran.returncode == 0, ran.stdout, ran.stderr)
+    check(d.status()["counts"]["pages_dirty"] == 128, d.status())
+    d.finish()
+    said = re.search(r"tenant default: 128 pages were not written to disk, and are lost: it has not answered "
+                     r"for (\d+) ms", d.log())
+    check(said and int(said[1]) >= 1000 and "full" not in d.log(), d.log())
+
+
+def case_spill_ends_on_a_full_disk(folder):
+    """It does not wait for its ten minutes, and says how many pages could not be written, and why."""
+    d = Daemon(folder, "--set", "arena=48MiB", "--set", "disk=16MiB", "--set", "max_pages=6000", "--set",
+               "disk_dir=" + os.path.join(folder, "disk"), "--set", "host=16MiB")
+    ran = run_tool("replay", many_pages(folder, 75), "--connect", d.path, "--layers", "4", "--head-dim", "64")
+    check(ran.returncode == 0, ran.stdout, ran.stderr)
+    ran = run_tool("spill", "--socket", d.path)
+    counts = d.status()["counts"]
+    check(ran.returncode == 7, ran.returncode, ran.stdout, ran.stderr, counts)
+    check(f", {counts['pages_dirty']:,} are not\nno more can be written: \"disk\" is used up" in ran.stdout,
+          ran.stdout, counts)
+    ran = run_tool("spill", "--json", "--socket", d.path)
+    check(ran.returncode == 7 and json.loads(ran.stdout)["state"] == "full", ran.stdout)
+    d.finish()
+    check("are lost: it is full, and has" in d.log(), d.log())
 
 
 def case_put_aside(folder):

@@ -36,6 +36,11 @@ void core_count_arena(const core *c, uint32_t arena, core_arena_counts *ret_coun
     *ret_counts = (core_arena_counts){.arena_bytes = UINT64_MAX, .used_bytes = arena, .ranks = 3};
 }
 
+core_disk core_disk_state(const core *c) {
+    (void)c;
+    return CORE_DISK_FULL;
+}
+
 int core_each_session(const core *c, int (*visit)(void *context, const core_session_info *session),
                       void *context) {
     (void)c;
@@ -155,6 +160,19 @@ static void test_status(void) {
                  "w\"\xef\xbf\xbd") == 0);
     CHECK(cJSON_GetObjectItemCaseSensitive(root, "truncated") == NULL);
     cJSON_Delete(root);
+    free(text);
+}
+
+static void test_disk(void) {
+    static const disk_stats stats = {.silent_ms = 4711, .records = 7};
+    size_t n;
+    char *text = status_in(1 << 20, &n);
+    CHECK(!strstr(text, "\"disk\":{"));
+    free(text);
+    facts.on_disk = &stats;
+    text = status_in(1 << 20, &n);
+    facts.on_disk = NULL;
+    CHECK(strstr(text, "\"disk\":{\"state\":\"full\",\"silent_ms\":4711,\"records\":7,"));
     free(text);
 }
 
@@ -330,6 +348,7 @@ int main(void) {
     params_init(&values);
     test_writer();
     test_status();
+    test_disk();
     test_arenas();
     test_status_in_little_room();
     test_tree();
