@@ -138,8 +138,6 @@ static void lease_set_path(core *c, session *s, lease *l, const start *at, int c
     }
     radix_match m;
     radix_find(c->tree, at->from, c->asked, at->n_tokens, &m);
-    if (claim && forget_out_of_reach(c, &c->realms[l->realm], at->from, m.node))
-        radix_find(c->tree, at->from, c->asked, at->n_tokens, &m);
     c->counts.find_visits += m.visits;
     spans_check_match(c, at->from, &m);
     uint32_t page_tokens = radix_page_tokens(c->tree, at->from);
@@ -230,6 +228,8 @@ void serve_acquire(core *c, request *rq) {
             "tokens begin");
         return;
     }
+    if (req.flags & KVT_ACQUIRE_CLAIM && !c->draining)
+        forget_out_of_reach(c, r, at.from, at.n_tokens);
     group_entry *g;
     if (!group_check(c, rq, &req, at.realm, l ? l->rank : req.rank, at.from, at.n_tokens, &g))
         return;

@@ -85,6 +85,13 @@ uint32_t pins_end_below(core *c, radix_node top) {
     return n;
 }
 
+int pins_are_below(const core *c, radix_node top) {
+    for (uint32_t i = 0; i < c->config.max_pins && c->n_pins; i++)
+        if (c->pins[i].number && is_below(c, c->pins[i].tail, top))
+            return 1;
+    return 0;
+}
+
 uint64_t pins_tick(core *c, uint64_t now_ms) {
     uint64_t due = UINT64_MAX;
     for (uint32_t i = 0; i < c->config.max_pins && c->n_pins; i++) {

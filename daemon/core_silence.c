@@ -36,29 +36,48 @@ void core_disk_up(core *c, int up) {
     core_go_on(c);
 }
 
-/* Is there something of it that the disk alone has? */
-static int node_is_on_disk_alone(const core *c, const realm *r, radix_node node,
-                                 uint32_t n_tokens) {
+/* What of the node is needed in front of so many tokens, and the disk alone has; 0: nothing. */
+static page_handle page_out_of_reach(const core *c, const realm *r, radix_node node,
+                                     uint32_t n_tokens) {
     uint32_t n = radix_slots(c->tree, node);
     for (uint32_t slot = 0; (slot = next_absent(c, r, node, n_tokens, slot)) < n; slot++)
         if (tier_of(c, node_page(c, node, slot))->host_frame == PAGE_NO_FRAME)
-            return 1;
+            return node_page(c, node, slot);
     return 0;
 }
 
-/* The records go, too, when the disk is back: what is computed meanwhile takes their place. */
-int forget_out_of_reach(core *c, const realm *r, radix_node from, radix_node last) {
-    radix_node first = RADIX_NONE;
+/* The first such page of the path from behind `from` to `last`. */
+static page_handle first_out_of_reach(const core *c, const realm *r, radix_node from,
+                                      radix_node last) {
+    page_handle first = 0;
+    uint32_t n_tokens = path_tokens(c, last);
+    for (radix_node node = last; node != from; node = radix_parent(c->tree, node)) {
+        page_handle page = page_out_of_reach(c, r, node, n_tokens);
+        first = page ? page : first;
+    }
+    return first;
+}
+
+/*
+ * The records go, too, when the disk is back: what is computed meanwhile takes their place.
+ *
+ * Leases that pin the path were told that it ends in front of such a page: they are cut there, or
+ * would keep all others from computing it, as long as they live. Not where they claim something
+ * behind a base: the lease that is being changed may be the very one.
+ */
+void forget_out_of_reach(core *c, const realm *r, radix_node from, uint32_t n_tokens) {
+    radix_match m;
     if (!c->tiers || c->tiers->n_absent == 0 || !disk_is_silent(c))
-        return 0;
-    for (radix_node node = last; node != from && !radix_is_busy(c->tree, node);
-         node = radix_parent(c->tree, node))
-        if (node_is_on_disk_alone(c, r, node, path_tokens(c, last)))
-            first = node;
-    if (first == RADIX_NONE)
-        return 0;
-    evict_subtree(c, first);
-    return 1;
+        return;
+    for (;;) { /* of windows there may be several */
+        radix_find(c->tree, from, c->asked, n_tokens, &m);
+        page_handle page = first_out_of_reach(c, r, from, m.node);
+        radix_node node = page ? page_get(c->pages, page)->node : RADIX_NONE;
+        if (node == RADIX_NONE || (radix_is_busy(c->tree, node) && from != r->root) ||
+            pins_are_below(c, node))
+            return;
+        page_lost(c, page);
+    }
 }
 
 /* --- pages that cannot be read ------------------------------------------------------------------

@@ -705,6 +705,7 @@ void serve_pin(core *c, request *rq);
 void serve_unpin(core *c, request *rq);
 void pins_hit(core *c, const lease *l);           /* it was asked for just now */
 uint32_t pins_end_below(core *c, radix_node top); /* with top itself; returns their number */
+int pins_are_below(const core *c, radix_node top);
 uint64_t pins_tick(core *c, uint64_t now_ms);
 uint64_t node_bytes(const core *c, radix_node node); /* of all its pages, encoded */
 
@@ -850,9 +851,10 @@ uint32_t next_absent(const core *c, const realm *r, radix_node node, uint32_t n_
 /* Has the disk been away, or answered no read, for so long that what it alone has is out of reach?
  */
 int disk_is_silent(const core *c);
-/* Of a path that is asked for: forgets the first page that is out of reach, and what hangs on it,
- * so that it can be computed again. 0: there is none, or it is in use. */
-int forget_out_of_reach(core *c, const realm *r, radix_node from, radix_node last);
+/* Of the path that is asked for, c->asked behind `from`: forgets the first page that is out of
+ * reach, and what hangs on it, so that it can be computed again. What is pinned stays; behind a
+ * base (from is no root), also what is leased. */
+void forget_out_of_reach(core *c, const realm *r, radix_node from, uint32_t n_tokens);
 int disk_may_read(core *c, page_handle page);  /* may it be asked for it now? */
 void disk_read_failed(core *c, tier_page *at); /* it could not, and has it still */
 

@@ -301,3 +301,29 @@ void rig_release(core_rig *r, uint32_t pipe, uint64_t lease) {
     kvt_wire_put_u64(&w, lease);
     CHECK_EQ(rig_ask(r, pipe, KVT_OP_RELEASE, &w), KVT_OK);
 }
+
+/* --- what a disk has ----------------------------------------------------------------------------
+ */
+
+void rig_find_on_disk(core_rig *r, uint32_t path, uint32_t depth) {
+    core_record record = {.serial = path + 1,
+                          .parent_serial = depth ? path + 1 : 0,
+                          .depth = depth,
+                          .stored = RIG_PAGE_BYTES,
+                          .n_tokens = RIG_PAGE_TOKENS};
+    const uint32_t *tokens = rig_tokens(path);
+    tier_key parent = tier_key_root("m", 1);
+    for (uint32_t i = 0; i <= depth; i++) {
+        record.parent = i ? record.key : parent;
+        record.key =
+            tier_key_child(&record.parent, 0, tokens + i * RIG_PAGE_TOKENS, RIG_PAGE_TOKENS);
+    }
+    memcpy(record.tokens, tokens + depth * RIG_PAGE_TOKENS, RIG_PAGE_TOKENS * sizeof *tokens);
+    core_found found = {.realm = r->realm,
+                        .record = &record,
+                        .bytes = RIG_PAGE_BYTES,
+                        .rows = RIG_PAGE_TOKENS,
+                        .disk_bytes = RIG_PAGE_BYTES};
+    core_found_page(r->core, &found);
+    rig_audit(r);
+}

@@ -82,6 +82,13 @@ uint32_t rig_run(core_rig *r, uint32_t kinds, kvt_status status);
 core_job *rig_job(const core_rig *r, uint32_t kinds);
 uint32_t rig_n_jobs(const core_rig *r, uint32_t kinds);
 
+/* --- what a disk has ----------------------------------------------------------------------------
+ */
+
+/* As a scan at a start finds it: the path's page of this depth is on disk, and there alone. Those
+ * in front of it first; core_found_all when that was all. */
+void rig_find_on_disk(core_rig *r, uint32_t path, uint32_t depth);
+
 /* --- asking -------------------------------------------------------------------------------------
  */
 

@@ -27,30 +27,6 @@ typedef enum lack {
 /* --- what lies below ----------------------------------------------------------------------------
  */
 
-/* As a scan at a start finds it: on disk alone. */
-static void find_on_disk(core_rig *r, uint32_t path, uint32_t depth) {
-    core_record record = {.serial = path + 1,
-                          .parent_serial = depth ? path + 1 : 0,
-                          .depth = depth,
-                          .stored = RIG_PAGE_BYTES,
-                          .n_tokens = RIG_PAGE_TOKENS};
-    const uint32_t *tokens = rig_tokens(path);
-    tier_key parent = tier_key_root("m", 1);
-    for (uint32_t i = 0; i <= depth; i++) {
-        record.parent = i ? record.key : parent;
-        record.key =
-            tier_key_child(&record.parent, 0, tokens + i * RIG_PAGE_TOKENS, RIG_PAGE_TOKENS);
-    }
-    memcpy(record.tokens, tokens + depth * RIG_PAGE_TOKENS, RIG_PAGE_TOKENS * sizeof *tokens);
-    core_found found = {.realm = r->realm,
-                        .record = &record,
-                        .bytes = RIG_PAGE_BYTES,
-                        .rows = RIG_PAGE_TOKENS,
-                        .disk_bytes = RIG_PAGE_BYTES};
-    core_found_page(r->core, &found);
-    rig_audit(r);
-}
-
 static void open_on_disk(core_rig *r, uint64_t arena_granules, uint64_t host_granules) {
     core_config config = rig_config();
     config.arena_bytes = arena_granules * FRAMES_GRANULE_BYTES;
@@ -63,7 +39,7 @@ static void open_on_disk(core_rig *r, uint64_t arena_granules, uint64_t host_gra
         CHECK_EQ(rig_enter(r, pipe), KVT_OK);
     for (uint32_t depth = 0; depth < PATH_PAGES; depth++)
         for (uint32_t path = 0; path <= WANTED; path++)
-            find_on_disk(r, path, depth);
+            rig_find_on_disk(r, path, depth);
     core_found_all(r->core);
     CHECK_EQ(rig_counts(r).pages_disk, (OTHERS + 1) * PATH_PAGES);
     CHECK_EQ(rig_counts(r).pages_device, 0);
