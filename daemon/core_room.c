@@ -246,20 +246,29 @@ kvt_status room_host(core *c, uint64_t bytes, uint64_t for_key, uint32_t *ret_fr
 /* --- the disk ----------------------------------------------------------------------------------
  */
 
-static uint64_t record_bytes_of(const core *c, radix_node node) {
-    uint64_t bytes = 0;
+typedef struct disk_room {
+    uint64_t record_bytes, page_bytes;
+} disk_room;
+
+/* What the node's pages take on disk, and take in memory. */
+static disk_room room_on_disk(const core *c, radix_node node) {
+    disk_room room = {0};
     for (uint32_t slot = 0, n = radix_slots(c->tree, node); slot < n; slot++) {
         const tier_page *at = tier_of(c, node_page(c, node, slot));
-        if (node_entry(c, node, slot) && at->flags & TIER_ON_DISK)
-            bytes += tier_charge(at);
+        if (node_entry(c, node, slot) && at->flags & TIER_ON_DISK) {
+            room.record_bytes += tier_charge(at);
+            room.page_bytes += at->bytes;
+        }
     }
-    return bytes;
+    return room;
 }
 
-/* A disk that cannot have all that memory has: what has a copy there stays. Else all would go from
- * memory, too, that the disk has no room for, and a disk would make the cache smaller. */
-static int stays_above(const core *c, radix_node node) {
-    if (c->config.disk_bytes >= c->config.n_arenas * c->config.arena_bytes + c->config.host_bytes)
+/* A disk that cannot have all that memory has, if it is of such pages (small ones take more room
+ * there): what has a copy in memory stays. Else all would go from there, too, that the disk has no
+ * room for, and a disk would make the cache smaller. */
+static int stays_above(const core *c, radix_node node, disk_room room) {
+    uint64_t above_bytes = c->config.n_arenas * c->config.arena_bytes + c->config.host_bytes;
+    if (c->config.disk_bytes / room.record_bytes * room.page_bytes >= above_bytes)
         return 0;
     for (uint32_t slot = 0, n = radix_slots(c->tree, node); slot < n; slot++) {
         page_handle page = node_page(c, node, slot);
@@ -276,9 +285,9 @@ static radix_node coldest_on_disk(core *c, uint64_t *ret_bytes) {
     radix_node over[STEPS], node, found = RADIX_NONE;
     uint32_t n = 0;
     while (n < STEPS && (node = radix_coldest(c->tree)) != RADIX_NONE) {
-        uint64_t bytes = record_bytes_of(c, node);
-        if (bytes > 0 && !stays_above(c, node)) {
-            *ret_bytes = bytes;
+        disk_room room = room_on_disk(c, node);
+        if (room.record_bytes > 0 && !stays_above(c, node, room)) {
+            *ret_bytes = room.record_bytes;
             found = node;
             break;
         }

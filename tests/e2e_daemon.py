@@ -743,21 +743,22 @@ def case_host_too_small(folder):
     d.finish()
 
 
-def hold_in_arena(folder, *settings):
-    """A daemon whose arena has room for a trace's 40 MiB, and has it after each of three replays,
-    whatever is below it."""
+def hold_in_arena(folder, *settings, prompts=40, page_tokens=64, shape=("--layers", "4", "--head-dim", "64")):
+    """A daemon whose arena has room for all pages of a trace, 40 MiB as a rule, and has them after each of
+    three replays, whatever is below it."""
     trace = os.path.join(folder, "many.pct")
     with open(trace, "w", encoding="ascii") as file:
-        file.write("# PCT1 block_tokens=512 requests=40 source=made\n")
-        file.write("".join(f"{i} 1024 1 - {2 * i}+2\n" for i in range(40))) # a MiB each
-    d = Daemon(folder, "--set", "arena=48MiB", "--set", "max_pages=2000", *settings)
+        file.write(f"# PCT1 block_tokens=512 requests={prompts} source=made\n")
+        file.write("".join(f"{i} 1024 1 - {2 * i}+2\n" for i in range(prompts)))
+    d = Daemon(folder, "--set", "arena=48MiB", "--set", "max_pages=9000", *settings)
     tool = os.path.join(BUILD, "client", "kvtrunk")
     for i in range(3):
-        ran = subprocess.run([tool, "replay", trace, "--connect", d.path, "--layers", "4", "--head-dim",
-                              "64"], capture_output=True, text=True, timeout=HANG_S, check=False)
+        ran = subprocess.run([tool, "replay", trace, "--connect", d.path, "--page-tokens", str(page_tokens),
+                              *shape], capture_output=True, text=True, timeout=HANG_S, check=False)
         check(ran.returncode == 0, ran.stdout, ran.stderr)
         counts = d.status()["counts"]
-        check(counts["pages_evicted"] == 0 and counts["pages_device"] == 40 * 16, i, counts)
+        check(counts["pages_evicted"] == 0, i, counts)
+        check(counts["pages_device"] == prompts * 1024 // page_tokens, i, counts)
     return d
 
 
@@ -767,6 +768,16 @@ def case_disk_smaller_than_arena(folder):
                       "disk_dir=" + os.path.join(folder, "disk"))
     check(d.log().count("\"disk\" is 16 MiB, less than the arena's 48 MiB") == 1, d.log())
     check(d.status()["counts"]["pages_disk"] > 0, d.status()["counts"])
+    d.finish()
+
+
+def case_disk_of_small_pages(folder):
+    """Such pages take twice their bytes there: a disk that has more than the arena has room for less."""
+    d = hold_in_arena(folder, "--set", "arena=10MiB", "--set", "host=1MiB", "--set", "disk=16MiB", "--set",
+                      "disk_dir=" + os.path.join(folder, "disk"), prompts=66, page_tokens=16,
+                      shape=("--head-dim", "32"))
+    counts = d.status()["counts"]
+    check(0 < counts["pages_disk"] < counts["pages_device"], counts)
     d.finish()
 
 
