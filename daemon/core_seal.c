@@ -199,6 +199,7 @@ static void refuse_full(core *c, request *rq, const lease *l) {
     core_count_arena(c, arena, &of);
     int places = of.frames_used >= c->config.max_frames;
     uint32_t own = pages_of_path(c, l), moving = pages_in_jobs(c);
+    int alone = own > 0 && own >= of.frames_used; /* else others are sealing, too */
     const char *thing = places ? "raise max_pages" : "enlarge its arena";
     const char *before = is_coming               ? "ask again, or "
                          : own >= n.pages_pinned ? ""
@@ -221,7 +222,7 @@ static void refuse_full(core *c, request *rq, const lease *l) {
            *gpu       ? " (of all arenas and tiers)"
            : c->tiers ? " (of all tiers)"
                       : "",
-           before, thing, *before ? "" : ", which this path alone fills");
+           before, thing, *before || !alone ? "" : ", which this path alone fills");
 }
 
 static void refuse_cut(core *c, request *rq, const lease *l, uint32_t page) {
