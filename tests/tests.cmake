@@ -101,6 +101,7 @@ kvt_test(test_seal_room SOURCES test_seal_room.c LIBS kvt_core_rig)
 kvt_test(test_suspect SOURCES test_suspect.c LIBS kvt_core_rig)
 kvt_test(test_lift_short SOURCES test_lift_short.c LIBS kvt_core_rig)
 kvt_test(test_silence SOURCES test_silence.c LIBS kvt_core_rig)
+kvt_test(test_found SOURCES test_found.c LIBS kvt_core_rig)
 
 kvt_test(test_inbox SOURCES test_inbox.c LIBS kvt_daemon LABELS threads)
 kvt_test(test_jobs SOURCES test_jobs.c LIBS kvt_daemon LABELS threads)
