@@ -575,9 +575,9 @@ kvt_status kvt_seal(kvt_lease *lease, size_t *ret_sealed_tokens);
  * token_stride_bytes. block_stride_tokens 0 stands for block_tokens. A cache whose blocks are
  * [head][block_tokens][dim] has token_stride_bytes = dim * 2, head_stride_bytes =
  * block_tokens * dim * 2 and block_stride_tokens = n_kv_heads * block_tokens.
- * Blocks that are decoded to must not overlap, nor be named twice (KVT_EINVAL). To look costs n log
- * n of the call's blocks, once for all its layers, and n a layer; where they are strewn so that one
- * lies between another's heads, n log n a layer, and n for each two layers and heads.
+ * Blocks that are decoded to must not overlap, nor be named twice, nor be -1 (KVT_EINVAL). To look
+ * costs n log n of the call's blocks, once for all its layers, and n a layer; where they are strewn
+ * so that one lies between another's heads, n log n a layer, and n for each two layers and heads.
  *
  * Errors of all: KVT_ENOTSUP (the arena is in host memory), KVT_EIO (CUDA refuses: kvt_last_error
  * says what), KVT_ENOMEM, KVT_EINVAL (part[] is not this GPU's), KVT_ESTALE, and the host calls'.

@@ -50,6 +50,12 @@ kvt_status kvt_layout_check_table(const char *argument, const kvt_layout *layout
     if (end_entry(b) > t->n_blocks)
         return kvt_error(KVT_EINVAL, "token %zu is beyond the block table of %zu blocks of %u",
                          b->end_token - 1, t->n_blocks, t->block_tokens);
+    for (size_t i = first_entry(b); i < end_entry(b); i++)
+        if (t->blocks[i] == UINT32_MAX)
+            return kvt_error(KVT_EINVAL,
+                             "blocks->blocks[%zu] is -1, which engines put where a path has no "
+                             "block; the call's tokens %zu .. %zu need one",
+                             i, b->first_token, b->end_token - 1);
     uint64_t stride = t->block_stride_tokens ? t->block_stride_tokens : t->block_tokens;
     for (int p = 0; p < 2; p++) {
         int64_t token = size_of(layout->token_stride_bytes[p]);
