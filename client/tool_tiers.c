@@ -6,6 +6,7 @@
 #include <cjson/cJSON.h>
 
 #include <string.h>
+#include <time.h>
 
 #define WAIT_OPTION(to)                                                                            \
     {                                                                                              \
@@ -100,8 +101,17 @@ static int takes_no_more(const disk_view *v) {
     return strcmp(v->state, "full") == 0 || strcmp(v->state, "fails") == 0;
 }
 
-/* Until all is on disk, the time is over, or the disk takes no more: then twice in turn, and as
- * many pages wait as before. A wait that is much shorter than it was to be has come to its end. */
+/* Sleeps out a round that came back before its time: then nothing more comes, or the disk is away.
+ */
+static void rest_until(double at_s) {
+    double left_s = at_s - tool_now_s();
+    struct timespec pause = {.tv_nsec = (long)(left_s * 1e9)};
+    if (left_s > 0)
+        nanosleep(&pause, NULL);
+}
+
+/* Until all is on disk, the time is over, all that waits never will be there, or the disk takes no
+ * more: then twice in turn, and as many pages wait as before. */
 static int spill(const tool_command *self, kvt_client *client, uint64_t wait_ms,
                  kvt_spill_info *ret_info, disk_view *ret_view) {
     double start_s = tool_now_s(), end_s = start_s + (double)wait_ms / 1e3;
@@ -116,10 +126,10 @@ static int spill(const tool_command *self, kvt_client *client, uint64_t wait_ms,
         if (code != TOOL_OK || ret_info->dirty_pages == 0)
             return code;
         int is_stuck = takes_no_more(ret_view), was_stuck = stuck_pages == ret_info->dirty_pages;
-        int is_over = (tool_now_s() - now_s) * 2e3 < ms; /* clocks differ by a little */
-        if ((is_stuck && was_stuck) || is_over || ms == 0)
+        if ((is_stuck && was_stuck) || ret_view->never >= ret_info->dirty_pages || ms == 0)
             return is_stuck ? TOOL_STUCK : TOOL_FAILED;
         stuck_pages = is_stuck ? ret_info->dirty_pages : 0;
+        rest_until(now_s + ms / 1e3);
     }
 }
 
