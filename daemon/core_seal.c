@@ -197,7 +197,10 @@ static void refuse_full(core *c, request *rq, const lease *l) {
     const char *gpu = c->config.n_arenas > 1 ? c->arenas[arena].gpu : "";
     core_count(c, &n);
     core_count_arena(c, arena, &of);
-    int places = of.frames_used >= c->config.max_frames;
+    uint64_t piece_bytes = frames_largest_free(c->arenas[arena].frames);
+    uint64_t slab_bytes = frames_slab_bytes(c->arenas[arena].frames, c->wanted_bytes);
+    int places =
+        of.frames_used >= c->config.max_frames || (slab_bytes > 0 && slab_bytes <= piece_bytes);
     uint32_t own = pages_of_path(c, l), moving = pages_in_jobs(c);
     int alone = own > 0 && own >= of.frames_used; /* else others are sealing, too */
     const char *thing = places ? "raise max_pages" : "enlarge its arena";
@@ -205,13 +208,14 @@ static void refuse_full(core *c, request *rq, const lease *l) {
                          : own >= n.pages_pinned ? ""
                                                  : "release leases, unpin, or ";
     if (places)
-        snprintf(what, sizeof what, "another one has no place: max_pages allows %u",
+        snprintf(what, sizeof what, "another one has no place: the arena has %u (see max_pages)",
                  c->config.max_frames);
     else
         snprintf(what, sizeof what,
-                 "a page of %llu finds no room: what is free lies in pieces of at most %llu",
-                 (unsigned long long)c->wanted_bytes,
-                 (unsigned long long)frames_largest_free(c->arenas[arena].frames));
+                 "a page of %llu finds no room: such pages come in blocks of %llu, and what is "
+                 "free lies in pieces of at most %llu",
+                 (unsigned long long)c->wanted_bytes, (unsigned long long)slab_bytes,
+                 (unsigned long long)piece_bytes);
     refuse(c, rq, is_coming ? KVT_EBUSY : KVT_EFULL,
            "tenant %s has %llu of %llu bytes of its arena%s%s in use, in %llu pages; %s. %llu "
            "pages are leased or pinned, %u of them by this lease, %u are being copied and %llu can "

@@ -26,13 +26,17 @@ int disk_is_silent(const core *c) {
            c->env.now_ms(c->env.context) - t->disk_heard_ms >= DISK_SILENT_MS;
 }
 
+/* Told again and again. Who comes has answered by that, and who goes as long as it was not silent;
+ * the tries to have another one say nothing. */
 void core_disk_up(core *c, int up) {
-    if (!c->tiers || !c->config.disk_bytes)
+    tiers *t = c->tiers;
+    if (!t || !c->config.disk_bytes)
         return;
-    if (!up || !c->tiers->disk_up) /* a new process */
-        c->tiers->disk_fails = c->tiers->reads_fail = 0;
-    c->tiers->disk_up = up;
-    c->tiers->disk_heard_ms = c->env.now_ms(c->env.context);
+    if (!up || !t->disk_up) /* a new process */
+        t->disk_fails = t->reads_fail = 0;
+    if (up != t->disk_up && (up || !disk_is_silent(c)))
+        t->disk_heard_ms = c->env.now_ms(c->env.context);
+    t->disk_up = up;
     core_go_on(c);
 }
 

@@ -298,11 +298,13 @@ static int take_hello(disk *d, const uint8_t *rest, size_t n) {
                  : hello.status == 0                             ? KVT_OK
                                                                  : KVT_EIO;
     if (d->refused != KVT_OK) {
-        if (!d->opening_first) /* else disk_open says it */
-            disk_log(d, 0, "the disk tier cannot be opened: %s", d->why);
+        if (!d->opening_first && strcmp(d->said, d->why) != 0) /* else disk_open says it */
+            disk_log(d, 0, "the disk tier cannot be opened, and is tried again: %s", d->why);
+        memcpy(d->said, d->why, sizeof d->said);
         return 1;
     }
     d->phase = DISK_UP;
+    d->said[0] = 0;
     if (d->last_serial < hello.last_serial)
         d->last_serial = hello.last_serial;
     take_usage(d, &hello.usage);
@@ -428,7 +430,7 @@ static int take_found(disk *d, const disk_message *head, const uint8_t *rest, si
     return 1;
 }
 
-int disk_take(disk *d, const uint8_t *message, size_t n) {
+static int take(disk *d, const uint8_t *message, size_t n) {
     disk_message head;
     tier_usage usage;
     if (n < sizeof head)
@@ -436,7 +438,6 @@ int disk_take(disk *d, const uint8_t *message, size_t n) {
     memcpy(&head, message, sizeof head);
     const uint8_t *rest = message + sizeof head;
     n -= sizeof head;
-    d->last_heard_ms = d->quiet_from_ms = disk_now_ms();
     if (d->phase != DISK_UP && head.kind != DISK_SAY_HELLO)
         return 0;
     switch (head.kind) {
@@ -462,6 +463,14 @@ int disk_take(disk *d, const uint8_t *message, size_t n) {
     default:
         return 0;
     }
+}
+
+int disk_take(disk *d, const uint8_t *message, size_t n) {
+    d->last_heard_ms = disk_now_ms();
+    int is_right = take(d, message, n);
+    if (d->phase == DISK_UP) /* what a process says that cannot open it is no answer of the disk */
+        d->quiet_from_ms = d->last_heard_ms;
+    return is_right;
 }
 
 /* --- steps -------------------------------------------------------------------------------------
@@ -630,6 +639,18 @@ static void end_helper(disk *d) {
     }
 }
 
+/* Once, where it hangs, or looks through a large file: nothing is served before. */
+static void say_slow_start(disk *d) {
+    if (d->silent_from_ms || d->phase == DISK_UP || disk_silence_ms(d) < d->options.silent_ms)
+        return;
+    d->silent_from_ms = d->quiet_from_ms;
+    disk_log(d, 1,
+             "%s is not open yet after %llu s: its disk does not answer, or a large file is looked "
+             "through; the daemon serves when it is open (SIGTERM ends it, without a \"disk_dir\" "
+             "it starts at once)",
+             d->options.dir, (unsigned long long)disk_silence_ms(d) / 1000);
+}
+
 /* A file that its helper dies of is looked through by the next one, and moved aside by the third;
  * not so one whose disk does not answer. */
 static kvt_status open_first(disk *d, char *why, size_t why_bytes) {
@@ -643,6 +664,7 @@ static kvt_status open_first(disk *d, char *why, size_t why_bytes) {
         }
         clear_timer(d);
         receive(d, STEP_MESSAGES);
+        say_slow_start(d);
         disk_watch(d);
         if (!take_end(d))
             continue;

@@ -242,10 +242,10 @@ int disk_reap(disk *d) {
     close(d->pidfd);
     d->pidfd = -1;
     disk_socket_end(d);
+    if (d->phase == DISK_UP && !d->silent_from_ms) /* it has answered with its end */
+        d->quiet_from_ms = disk_now_ms();
     d->phase = DISK_DOWN;
     d->scanned = 0;
-    if (!d->silent_from_ms) /* it has answered with its end */
-        d->quiet_from_ms = disk_now_ms();
     d->before.corrupt += d->seen.corrupt;
     d->before.foreign += d->seen.foreign;
     d->before.orphans += d->seen.orphans;

@@ -47,7 +47,7 @@ struct disk {
     uint64_t quiet_from_ms;  /* as last_heard_ms; but a new process has said nothing yet */
     uint64_t silent_from_ms; /* the log has said that the disk is silent, from then; 0: it is not */
     kvt_status refused;      /* by HELLO */
-    char why[DISK_MAX_WHY];
+    char why[DISK_MAX_WHY], said[DISK_MAX_WHY]; /* by HELLO; of these, what the log has said */
 
     /* requests: a slot each; those not sent yet are in the list */
     disk_request **slots; /* [max_requests] NULL: free */

@@ -336,7 +336,7 @@ const param params[] = {
      .text =
          "Room for pages in the memory of the host, below the arena; with several tenants, of "
          "each: "
-         "so much is reserved once for every one of them. Pages are copied there "
+         "so much, in whole 64KiB, is reserved once for every one of them. Pages are copied there "
          "before they have to leave the arena, and come back when they are asked for. 0: no "
          "such tier, or, with a `disk_dir`, 64MiB, since pages go to disk and come back through "
          "it. It has places for as many pages as fit if each takes 4KiB, and at least 1024; where "

@@ -185,7 +185,8 @@ int tenant_open_tiers(tenant *t) {
         bytes = HOST_BYTES;
     if (bytes == 0)
         return EXIT_CODE_OK;
-    bytes = (bytes + FRAMES_GRANULE_BYTES - 1) / FRAMES_GRANULE_BYTES * FRAMES_GRANULE_BYTES;
+    bytes -= bytes % FRAMES_GRANULE_BYTES; /* less is no tier: a budget is not exceeded */
+    bytes = bytes ? bytes : FRAMES_GRANULE_BYTES;
     notify_send("STATUS=touching %llu MiB of host tier", (unsigned long long)bytes >> 20);
     if (tier_host_open(bytes, why, sizeof why, &t->host) != KVT_OK) {
         log_write(LOG_ERROR, "%s", why);

@@ -32,6 +32,7 @@ struct tier_disk {
     uint32_t realms[MAX_REALMS]; /* the last ones that were named to the disk, by number */
     uint32_t next_realm;
     trouble fullness, failures, unread;
+    int is_closing; /* what is refused then says nothing of the disk */
     int is_scanned; /* once, at least */
     uint64_t (*now_ms)(void *context);
     int (*is_stopped)(void *context);
@@ -122,18 +123,23 @@ static void note_unread(tier_disk *d, const disk_request *request) {
     }
 }
 
-static void on_done(void *context, disk_request *request) {
-    tier_disk *d = context;
-    slot *s = request->context;
-    core_job *job = s->job;
-    if (d->core && !disk_up(d->disk)) /* or it would be asked again for what died with it */
-        core_disk_up(d->core, 0);
+static void note_request(tier_disk *d, const disk_request *request) {
     if (request->kind == DISK_READ)
         note_unread(d, request);
     if (request->kind == DISK_WRITE)
         note_full(d, request);
     if (request->kind == DISK_WRITE || request->kind == DISK_DELETE)
         note_failed(d, request);
+}
+
+static void on_done(void *context, disk_request *request) {
+    tier_disk *d = context;
+    slot *s = request->context;
+    core_job *job = s->job;
+    if (d->core && !disk_up(d->disk)) /* or it would be asked again for what died with it */
+        core_disk_up(d->core, 0);
+    if (!d->is_closing)
+        note_request(d, request);
     for (uint32_t i = 0; i < request->n_items; i++) {
         job->copies[i].status = request->items[i].status;
         job->records[i].serial = request->items[i].serial;
@@ -283,6 +289,7 @@ static void refuse_all(tier_disk *d) {
 void tier_disk_close(tier_disk *d, uint32_t limit_ms) {
     if (!d)
         return;
+    d->is_closing = 1;
     if (d->core) {
         core_tiers_end(d->core);
         core_disk_up(d->core, 0);

@@ -284,6 +284,15 @@ uint64_t frames_free_like(const frames *f, uint64_t bytes) {
                : (uint64_t)f->classes[c].n_slabs * f->classes[c].n_frames - f->classes[c].n_used;
 }
 
+uint64_t frames_slab_bytes(const frames *f, uint64_t bytes) {
+    uint32_t units;
+    slab_plan plan;
+    if (frames_units(f, bytes, &units) != KVT_OK)
+        return 0;
+    frames_plan(f, units, &plan);
+    return (uint64_t)plan.n_granules * f->granule_bytes;
+}
+
 int frames_is_cut_up(const frames *f, uint64_t bytes) {
     uint32_t units;
     slab_plan plan = {.n_granules = NONE - 1};

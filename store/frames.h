@@ -109,6 +109,8 @@ typedef struct frames_counts {
 uint64_t frames_largest_free(const frames *f);
 /* Free frames of this size in the slabs that there are (ids may lack for some). */
 uint64_t frames_free_like(const frames *f, uint64_t bytes);
+/* Free bytes are of use to a frame of this size where so many lie together: a slab of its kind. */
+uint64_t frames_slab_bytes(const frames *f, uint64_t bytes);
 /* Was a slab for frames of this size (0: of any size) looked for in vain, with none gone since?
  * Such frames have no room then but in the slabs that there are. Of constant cost. */
 int frames_is_cut_up(const frames *f, uint64_t bytes);

@@ -87,8 +87,11 @@ static void lost_all(void *context) {
     memset(b.there, 0, sizeof b.there);
 }
 
+static uint32_t n_refusals; /* lines that say that it cannot be opened */
+
 static void log_line(void *context, int level, const char *line) {
     (void)context;
+    n_refusals += strstr(line, "cannot be opened") != NULL;
     if (getenv("KVT_TEST_LOUD"))
         fprintf(stderr, "[%d] %s\n", level, line);
 }

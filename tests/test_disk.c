@@ -512,6 +512,38 @@ static void test_silent_opening(void) {
     kit_remove(dir);
 }
 
+/* It cannot be opened any more, and is tried again and again: that is silence from the first end
+ * on, and said once. */
+static void test_away(void) {
+    const char *dir = kit_dir("away");
+    char data[300], saved[300];
+    disk_stats stats = {0};
+    uint64_t silent_ms = 0;
+    snprintf(data, sizeof data, "%s/data.mdb", dir);
+    snprintf(saved, sizeof saved, "%s/saved", dir);
+    new_tree();
+    open_disk(dir);
+    wait_scan();
+    n_refusals = 0;
+    CHECK(rename(data, saved) == 0 && mkdir(data, 0700) == 0);
+    CHECK(kill(disk_pid(b.d), SIGKILL) == 0);
+    while (stats.restarts < 6) {
+        step();
+        disk_count(b.d, &stats);
+        CHECK(stats.silent_ms >= silent_ms);
+        silent_ms = stats.silent_ms;
+    }
+    CHECK(silent_ms > 0 && !disk_up(b.d));
+    CHECK_EQ(n_refusals, 1);
+    CHECK(rmdir(data) == 0 && rename(saved, data) == 0);
+    wait_up();
+    disk_count(b.d, &stats);
+    CHECK(stats.silent_ms < silent_ms);
+    CHECK_EQ(stats.files_lost, 0);
+    disk_close(b.d, 60000);
+    kit_remove(dir);
+}
+
 /* A process that has the disk tier, has 100 pages written and then does what is left for it, until
  * it is killed. */
 typedef struct owner {
@@ -643,6 +675,7 @@ int main(int argc, char **argv) {
     test_refused();
     test_silence();
     test_silent_opening();
+    test_away();
     test_orphan();
     test_stopped_orphan();
     test_cut();

@@ -93,7 +93,7 @@ static void test_places(void) {
     open_small(&r, PLACES);
     fill(&r, 1, &status);
     CHECK_EQ(status, KVT_EFULL);
-    CHECK(memmem(r.body, r.header.body_bytes, "no place: max_pages allows 3.", 29));
+    CHECK(memmem(r.body, r.header.body_bytes, "no place: the arena has 3 (see max_pages).", 41));
     CHECK(memmem(r.body, r.header.body_bytes, "unpin, or raise max_pages", 25));
     CHECK(!memmem(r.body, r.header.body_bytes, "enlarge", 7));
     rig_close(&r);

@@ -14,6 +14,13 @@ enum {
     UP = RIG_KIND(CORE_JOB_UP),
 };
 
+static int is_up; /* some process has the disk */
+
+static void set_up(core_rig *r, int up) {
+    is_up = up;
+    core_disk_up(r->core, up);
+}
+
 /* Two paths on disk alone, and two workers. */
 static void open_on_disk(core_rig *r) {
     core_config config = rig_config();
@@ -30,11 +37,16 @@ static void open_on_disk(core_rig *r) {
         for (uint32_t depth = 0; depth < PATH_PAGES; depth++)
             rig_find_on_disk(r, path, depth);
     core_found_all(r->core);
-    core_disk_up(r->core, 1);
+    set_up(r, 1);
 }
 
+/* As daemons do, the core is told all the while whether there is a process: no news. */
 static void wait(core_rig *r, uint64_t ms) {
-    r->now_ms += ms;
+    for (uint64_t left = ms, step; left > 0; left -= step) {
+        step = left < 100 ? left : 100;
+        r->now_ms += step;
+        core_disk_up(r->core, is_up);
+    }
     core_tick(r->core);
     rig_audit(r);
 }
@@ -111,13 +123,13 @@ static void test_answers_late(kvt_status status) {
 static void test_away(int comes_back) {
     static core_rig r;
     open_on_disk(&r);
-    core_disk_up(r.core, 0);
+    set_up(&r, 0);
     uint64_t start_ms = r.now_ms;
     wait(&r, SILENT_MS - 1);
     check_waited_for(&r, 0); /* at once: nobody waits for a disk that is away */
     CHECK_EQ(r.now_ms, start_ms + SILENT_MS - 1);
     if (comes_back) {
-        core_disk_up(r.core, 1);
+        set_up(&r, 1);
         rig_send_acquire(&r, 1, 0, PATH_TOKENS, KVT_ACQUIRE_CLAIM);
         rig_run(&r, READ | UP, KVT_OK);
         CHECK(rig_is_answered(&r, 1));
@@ -126,6 +138,22 @@ static void test_away(int comes_back) {
         wait(&r, 1);
         check_computed(&r, 0, PATH_PAGES);
     }
+    rig_close(&r);
+}
+
+/* It has been silent, and is killed for that: its end is no answer, nor are the tries to have
+ * another one. */
+static void test_killed(void) {
+    static core_rig r;
+    open_on_disk(&r);
+    rig_send_acquire(&r, 1, 0, PATH_TOKENS, 0);
+    wait(&r, SILENT_MS);
+    set_up(&r, 0);
+    rig_run(&r, READ, KVT_EIO);
+    kvt_lease_rep rep = check_computed(&r, 1, PATH_PAGES);
+    CHECK_EQ(rig_seal(&r, 2, rep.lease, 0, PATH_PAGES), KVT_OK);
+    wait(&r, 10 * SILENT_MS);
+    check_computed(&r, 0, 0);
     rig_close(&r);
 }
 
@@ -185,6 +213,7 @@ int main(void) {
     test_answers_late(KVT_ENOENT);
     test_away(0);
     test_away(1);
+    test_killed();
     test_idle();
     test_leased(0);
     test_leased(KVT_ACQUIRE_CLAIM);
