@@ -293,12 +293,12 @@ typedef struct kvt_lease_info {
     uint32_t n_tokens;         /* length of the path that was asked for */
     uint32_t held_tokens;      /* leading tokens whose pages are sealed: decode these */
     uint32_t computing_tokens; /* of the missing ones, leading tokens that ANOTHER worker claimed
-                                  earlier and is expected to seal; 0 = nobody else is at it. One may
-                                  wait for them (kvt_wait), or compute and seal them all the same:
-                                  then one copy stays and both workers have it */
-    uint32_t claimed_tokens;   /* end of the part that this lease may seal, over held_tokens; 0 if
-                                  there is none: no KVT_CLAIM, nothing missing, or no room for even
-                                  one page. Less than n_tokens when there was no room for all */
+                                  earlier and is expected to seal, or that are on their way from a
+                                  lower tier (these cannot be claimed); 0 = neither. One may wait
+                                  for them (kvt_wait), or compute and seal those that are claimed
+                                  all the same: then one copy stays and both workers have it */
+    uint32_t claimed_tokens;   /* end of what this lease may seal; 0: nothing (no KVT_CLAIM, nothing
+                                  missing, no room). Under n_tokens when there is no room for all */
     uint32_t page_tokens;
     uint32_t n_pages;       /* pages that cover held_tokens; the last may be used in part */
     uint32_t foreign_pages; /* of these (of the first layer group), that another session sealed */

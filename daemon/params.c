@@ -383,7 +383,9 @@ const param params[] = {
          "realms with i8 into i4, when room is short in the lowest tier, before any is evicted. "
          "Realms whose set is not named, or is the last, are left alone; `f16 > i8 > i4` is "
          "possible, and each step loses bits. A page is decoded as its header says, so workers "
-         "need not know. Empty: pages stay as they were sealed."},
+         "need not know. Where pages are smaller than 4KiB, set `max_pages`: else places run out "
+         "before bytes do, and pages go instead of cooling. Empty: pages stay as they were "
+         "sealed."},
     {.name = "promote_wait_ms",
      .type = PARAM_MS,
      .offset = AT(promote_wait_ms),
