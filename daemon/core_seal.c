@@ -184,10 +184,10 @@ static uint32_t arena_of(const core *c, const session *s) {
 }
 
 /* Not one page of the message was taken: the figures say why. It is the bytes, and those that are
- * free are of use to a page only where they lie together; or all places for pages are taken, of
- * which there are as many as max_pages says, and a page that two workers seal has two of them.
- * Where pages can go as soon as a job has copied them, that is a matter of milliseconds: the
- * worker's library asks again. */
+ * free are of use to a page only where they lie together; or all places for pages are taken, or
+ * stand in slabs of other sizes. There are as many as max_pages says, and a page that two workers
+ * seal has two of them. Where pages can go as soon as a job has copied them, that is a matter of
+ * milliseconds: the worker's library asks again. */
 static void refuse_full(core *c, request *rq, const lease *l) {
     core_counts n;
     core_arena_counts of;

@@ -8,7 +8,7 @@
 enum {
     PATH_PAGES = 3,
     PATH_TOKENS = PATH_PAGES * RIG_PAGE_TOKENS,
-    SILENT_MS = 5000, /* as core_silence.c has it, and kvtrunkd.conf(5) says */
+    SILENT_MS = 5000, /* as kvtrunkd.conf(5) says; DISK_SILENT_MS must be that */
     WAIT_MS = 500,
     READ = RIG_KIND(CORE_JOB_READ),
     UP = RIG_KIND(CORE_JOB_UP),
