@@ -64,8 +64,8 @@ void kvt_transport_expire(kvt_transport *t);
 /* Is there a connection at the moment? */
 int kvt_transport_connected(kvt_transport *t);
 
-/* Cuts the connection; a new one is made. For when nobody knows any more what the other side
- * thinks of this one. */
+/* Cuts the connection; the next call makes a new one. For when nobody knows any more what the other
+ * side thinks of this one. */
 void kvt_transport_reset(kvt_transport *t);
 
 /* stop = 1: every call, of now and later, ends with KVT_ECLOSED at once. 0: calls are served again.

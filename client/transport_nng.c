@@ -71,7 +71,6 @@ struct uplink {
     uplink *next; /* of the transport's */
     kvt_transport *transport;
     nng_socket socket;
-    nng_pipe pipe; /* the newest */
     slot *slots;
     slot *free_slots;
     uint32_t n_calls; /* that use it */
@@ -250,6 +249,7 @@ static void link_lost(uplink *l) {
  */
 
 static void on_pipe(nng_pipe pipe, nng_pipe_ev event, void *argument) {
+    (void)pipe;
     uplink *l = argument;
     kvt_transport *t = l->transport;
     int tells = 0;
@@ -261,7 +261,6 @@ static void on_pipe(nng_pipe pipe, nng_pipe_ev event, void *argument) {
         tells = l == t->links && t->ended;
         t->n_telling += (uint32_t)tells;
     } else if (l == t->links) {
-        l->pipe = pipe;
         l->n_pipes++;
         l->connected = 1;
         pthread_cond_broadcast(&t->changed);
@@ -473,19 +472,17 @@ int kvt_transport_connected(kvt_transport *t) {
     return connected;
 }
 
+/*
+ * With its socket, not the pipe alone: nng would make another pipe at once, whether or not anybody
+ * wants one, and a socket of nng 1.5.2 that is closed meanwhile leaks that pipe and its descriptor.
+ * Not on the way out: a connection that is made and closed at once is what a listener of nng 1.5.2
+ * stumbles over.
+ */
 void kvt_transport_reset(kvt_transport *t) {
-    nng_pipe pipe = NNG_PIPE_INITIALIZER;
     pthread_mutex_lock(&t->lock);
-    /* Not on the way out: a connection that is made and closed at once is what a listener of nng
-     * 1.5.2 stumbles over. */
-    int there = t->links && t->links->connected && !t->stopped;
-    if (there) {
-        pipe = t->links->pipe;
-        link_lost(t->links);
-    }
+    if (t->links && t->links->connected && !t->stopped)
+        link_retire(t->links);
     pthread_mutex_unlock(&t->lock);
-    if (there)
-        nng_pipe_close(pipe);
 }
 
 /* --- calls --------------------------------------------------------------------------------------

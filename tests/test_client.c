@@ -4,6 +4,8 @@
  */
 #include "tests/client_kit.h"
 
+#include <dirent.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <nng/nng.h>
@@ -87,6 +89,38 @@ static void test_open_refused(void) {
     CHECK_EQ(open_status(20000, 0, &realm), KVT_EPROTO);
     unlink(fake.arena);
     CHECK_EQ(open_status(20000, 0, &realm), KVT_EIO);
+    end();
+}
+
+static int descriptors(void) {
+    DIR *entries = opendir("/proc/self/fd");
+    int n = 0;
+    while (entries && readdir(entries))
+        n++;
+    closedir(entries);
+    return n;
+}
+
+/* No answer to HELLO: the connection is cut, and the client is closed. Nothing of that connection,
+ * or of one made after it, stays. The fake's ends are closed by threads of its own, some time or
+ * other. */
+static void test_cut_leaves_nothing(void) {
+    enum { OPENINGS = 60, LOOKS = 20000 };
+    begin();
+    kvt_realm realm = kit_realm();
+    CHECK_EQ(open_status(20000, 0, &realm), KVT_OK);
+    int before = descriptors();
+    for (int i = 0; i < OPENINGS; i++) {
+        fake_do(&fake, KVT_OP_HELLO, FAKE_LOSE_REQUEST, 1);
+        kvt_status status = open_status(20, 0, &realm);
+        CHECK(status == KVT_ETIMEDOUT || status == KVT_ECONN);
+    }
+    int left = descriptors();
+    for (int i = 0; i < LOOKS && left > before; i++) {
+        sched_yield();
+        left = descriptors();
+    }
+    CHECK_MSG(left <= before, "%d descriptors; %d before", left, before);
     end();
 }
 
@@ -716,6 +750,7 @@ static void test_memory(void) {
 int main(void) {
     test_open();
     test_open_refused();
+    test_cut_leaves_nothing();
     test_open_arguments();
     test_no_daemon();
     test_default_socket();
