@@ -6,6 +6,7 @@
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -119,6 +120,33 @@ def case_spill_ends_on_a_full_disk(folder):
     check(ran.returncode == 7 and json.loads(ran.stdout)["state"] == "full", ran.stdout)
     d.finish()
     check("are lost: it is full, and has" in d.log(), d.log())
+
+
+def case_spill_ends_on_a_failing_disk(folder):
+    """Nor there, where the process lives and its writes fail; and all goes down when they do not any more."""
+    disk = os.path.join(folder, "disk")
+    d = Daemon(folder, "--set", "disk=256MiB", "--set", "disk_dir=" + disk, "--set", "max_pages=2000")
+    helper, = helpers_of(d.process.pid)
+    limit = resource.prlimit(helper, resource.RLIMIT_FSIZE)
+    # the file's next page would be written in part, which LMDB calls an I/O error
+    size = os.path.getsize(os.path.join(disk, "data.mdb"))
+    resource.prlimit(helper, resource.RLIMIT_FSIZE, (size + 1, limit[1]))
+    ran = run_tool("replay", many_pages(folder, 8), "--connect", d.path, "--layers", "1", "--head-dim", "64")
+    check(ran.returncode == 0, ran.stdout, ran.stderr)
+    ran = run_tool("spill", "--socket", d.path)
+    report = d.status()
+    check(ran.returncode == 7, ran.returncode, ran.stdout, ran.stderr, report)
+    check(report["counts"]["pages_dirty"] == 128 and report["disk"]["restarts"] == 0, report)
+    check(ran.stdout == "0 pages are on disk, 128 are not\nwriting fails with an I/O error: see the daemon's log\n",
+          ran.stdout)
+    check(f"pages cannot be written to {disk}: an I/O error" in d.log(), d.log())
+    ran = run_tool("spill", "--json", "--socket", d.path)
+    check(ran.returncode == 7 and json.loads(ran.stdout)["state"] == "fails", ran.stdout)
+    resource.prlimit(helper, resource.RLIMIT_FSIZE, limit)
+    until(lambda: d.status()["counts"]["pages_dirty"] == 0, "all is on disk")
+    ran = run_tool("spill", "--socket", d.path)
+    check(ran.returncode == 0 and ran.stdout == "128 pages are on disk\n", ran.returncode, ran.stdout)
+    d.finish()
 
 
 def case_put_aside(folder):
