@@ -5,6 +5,7 @@
  *
  *     test_disk [ROUNDS]    of killing (40; the long run makes 200) and of damaging
  */
+#include "daemon/disk_state.h"
 #include "tests/disk_kit.h"
 
 /* --- the tests ---------------------------------------------------------------------------------
@@ -379,7 +380,25 @@ static int failing(void) {
     return name && access(name, F_OK) == 0;
 }
 
+/* Is the file there that this names? Not any more: whoever made it sees that this place was
+ * reached.
+ */
+static int is_wanted(const char *variable) {
+    const char *name = getenv(variable);
+    return name && unlink(name) == 0;
+}
+
+static void get_stuck(void) {
+    if (is_wanted("KVT_TEST_COMPUTES"))
+        for (;;)
+            ;
+    if (is_wanted("KVT_TEST_HANGS"))
+        for (;;)
+            pause();
+}
+
 ssize_t pwrite(int fd, const void *at, size_t n, off_t offset) {
+    get_stuck();
     if (failing()) {
         errno = EIO;
         return -1;
@@ -388,6 +407,7 @@ ssize_t pwrite(int fd, const void *at, size_t n, off_t offset) {
 }
 
 ssize_t writev(int fd, const struct iovec *parts, int n_parts) {
+    get_stuck();
     if (failing()) {
         errno = EIO;
         return -1;
@@ -465,6 +485,64 @@ static void test_silence(void) {
     CHECK_EQ(stats.moved_aside, 0);
     CHECK_EQ(stats.dropped, 1);
     disk_close(b.d, 60000);
+    kit_remove(dir);
+}
+
+static char state_of(int pid) {
+    char path[32], state = 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    FILE *file = fopen(path, "re");
+    CHECK(file && fscanf(file, "%*d (%*[^)]) %c", &state) == 1);
+    fclose(file);
+    return state;
+}
+
+/* The helper comes into this state at its next write, and does not answer until it is ended. */
+static void end_stuck(const char *trigger, char state) {
+    static job j;
+    int last = 99, fd = open(trigger, O_CREAT | O_WRONLY, 0600), pid = disk_pid(b.d);
+    CHECK(fd >= 0);
+    close(fd);
+    job_new(&j, DISK_DELETE, &last, 1);
+    CHECK_EQ(submit(&j), KVT_OK);
+    while (access(trigger, F_OK) == 0 || state_of(pid) != state)
+        disk_step(b.d);
+    forget_found();
+    b.d->options.stall_ms = 1; /* it is stuck, and for ever: no need to wait for that */
+    wait_for(&j);
+    b.d->options.stall_ms = stall_ms;
+    CHECK_EQ(j.items[0].status, KVT_EIO);
+    wait_up();
+    CHECK_EQ(disk_realm(b.d, 7, realm_name, strlen(realm_name)), KVT_OK);
+    wait_scan();
+}
+
+/* One that computes and never answers may do so because of what is in the file: it is looked
+ * through, and when the next one comes to such an end, too, a new file is made. One that waits for
+ * its disk says nothing about the file, however many do: it is looked through, and kept. */
+static void test_stuck(int computes) {
+    const char *dir = kit_dir("stuck"), *trigger = kit_dir("trigger");
+    const char *variable = computes ? "KVT_TEST_COMPUTES" : "KVT_TEST_HANGS";
+    const uint32_t lost = b.n_lost;
+    disk_stats stats;
+    setenv(variable, trigger, 1);
+    new_tree();
+    open_disk(dir);
+    wait_scan();
+    write_range(0, 100);
+    for (uint32_t n_ends = 1; n_ends <= (computes ? 2 : 3); n_ends++) {
+        uint32_t is_new = computes && n_ends == 2;
+        end_stuck(trigger, computes ? 'R' : 'S');
+        CHECK_EQ(b.d->life_flags, is_new ? TIER_DISCARD : TIER_CHECK);
+        disk_count(b.d, &stats);
+        CHECK_EQ(stats.files_lost, is_new);
+        CHECK_EQ(stats.moved_aside, is_new);
+        CHECK_EQ(b.n_lost - lost, is_new);
+        CHECK_EQ(b.n_found, is_new ? 0 : 100);
+    }
+    read_all();
+    disk_close(b.d, 60000);
+    unsetenv(variable);
     kit_remove(dir);
 }
 
@@ -674,6 +752,8 @@ int main(int argc, char **argv) {
     test_kill(rounds);
     test_refused();
     test_silence();
+    test_stuck(0);
+    test_stuck(1);
     test_silent_opening();
     test_away();
     test_orphan();
