@@ -50,6 +50,7 @@ static kvt_status seal_take(core *c, core_job *job, radix_node node, uint32_t sl
     kvt_status status = frame_alloc(c, arena, page->bytes, &frame);
     if (status != KVT_OK) {
         c->wanted_bytes = status == KVT_EFULL ? page->bytes : 0;
+        c->wanted_page = handle;
         return status;
     }
     radix_tokens(c->tree, node, &rows);
@@ -183,50 +184,104 @@ static uint32_t arena_of(const core *c, const session *s) {
     return c->config.n_arenas > 1 ? s->arena - 1 : 0;
 }
 
-/* Not one page of the message was taken: the figures say why. It is the bytes, and those that are
- * free are of use to a page only where they lie together; or all places for pages are taken, or
- * stand in slabs of other sizes. There are as many as max_pages says, and a page that two workers
- * seal has two of them. Where pages can go as soon as a job has copied them, that is a matter of
- * milliseconds: the worker's library asks again. */
-static void refuse_full(core *c, request *rq, const lease *l) {
+/* --- no room -----------------------------------------------------------------------------------
+ */
+
+/* Seals under way: how many frames of the arena they have, and whether one of those is given back
+ * for certain, since its page is sealed already, or gone, or in several of these jobs. */
+static uint32_t frames_in_seals(const core *c, uint32_t arena, int *ret_one_comes_back) {
+    uint32_t n = 0;
+    int comes_back = 0;
+    for (uint32_t i = 0; i < c->config.max_jobs; i++)
+        for (uint32_t k = 0; k < c->jobs[i].n_copies; k++) {
+            const core_copy *copy = &c->jobs[i].copies[k];
+            const page_entry *entry = page_get(c->pages, copy->page);
+            if (frame_arena(c, copy->frame) != arena)
+                continue;
+            n++;
+            /* refs: see copy_finish */
+            comes_back |= entry->node == RADIX_NONE || entry_is_sealed(entry) || entry->refs > 2;
+        }
+    *ret_one_comes_back = comes_back;
+    return n;
+}
+
+/* Is it a matter of milliseconds, until a job ends? Pages can go as soon as it has copied them, a
+ * seal gives back what others sealed first, or seals the very page that found no room. */
+static int is_soon(const core *c, uint32_t arena) {
+    const page_entry *wanted = page_get(c->pages, c->wanted_page);
+    int comes_back;
+    frames_in_seals(c, arena, &comes_back);
+    return comes_back || (wanted && wanted->state == PAGE_COPYING) || room_is_coming(c, arena);
+}
+
+/* What is said wherever not one page of a message was taken. */
+typedef struct full_words {
+    kvt_status status; /* KVT_EBUSY: its library asks again */
+    char in_use[192], kept[160];
+    const char *cure, *behind_cure; /* in front of what is to be larger, and behind it */
+} full_words;
+
+static full_words words_of_full(const core *c, const lease *l, uint32_t arena) {
     core_counts n;
     core_arena_counts of;
-    char what[160];
-    uint32_t arena = arena_of(c, rq->session);
-    int is_coming = room_is_coming(c, arena);
+    full_words words;
+    int comes_back, soon = is_soon(c, arena);
     const char *gpu = c->config.n_arenas > 1 ? c->arenas[arena].gpu : "";
     core_count(c, &n);
     core_count_arena(c, arena, &of);
-    uint64_t piece_bytes = frames_largest_free(c->arenas[arena].frames);
-    uint64_t slab_bytes = frames_slab_bytes(c->arenas[arena].frames, c->wanted_bytes);
-    int places =
-        of.frames_used >= c->config.max_frames || (slab_bytes > 0 && slab_bytes <= piece_bytes);
-    uint32_t own = pages_of_path(c, l), moving = pages_in_jobs(c);
+    uint32_t own = pages_of_path(c, l);
     int alone = own > 0 && own >= of.frames_used; /* else others are sealing, too */
-    const char *thing = places ? "raise max_pages" : "enlarge its arena";
-    const char *before = is_coming               ? "ask again, or "
-                         : own >= n.pages_pinned ? ""
-                                                 : "release leases, unpin, or ";
-    if (places)
-        snprintf(what, sizeof what, "another one has no place: the arena has %u (see max_pages)",
-                 c->config.max_frames);
-    else
-        snprintf(what, sizeof what,
-                 "a page of %llu finds no room: such pages come in blocks of %llu, and what is "
-                 "free lies in pieces of at most %llu",
-                 (unsigned long long)c->wanted_bytes, (unsigned long long)slab_bytes,
-                 (unsigned long long)piece_bytes);
-    refuse(c, rq, is_coming ? KVT_EBUSY : KVT_EFULL,
-           "tenant %s has %llu of %llu bytes of its arena%s%s in use, in %llu pages; %s. %llu "
-           "pages are leased or pinned, %u of them by this lease, %u are being copied and %llu can "
-           "go%s. Cure: %s%s%s",
-           c->tenant, (unsigned long long)of.used_bytes, (unsigned long long)of.arena_bytes,
-           *gpu ? " on GPU " : "", gpu, (unsigned long long)of.frames_used, what,
-           (unsigned long long)n.pages_pinned, own, moving, (unsigned long long)n.pages_evictable,
-           *gpu       ? " (of all arenas and tiers)"
-           : c->tiers ? " (of all tiers)"
-                      : "",
-           before, thing, *before || !alone ? "" : ", which this path alone fills");
+    words.status = soon ? KVT_EBUSY : KVT_EFULL;
+    words.cure = soon                    ? "ask again, or "
+                 : own >= n.pages_pinned ? ""
+                                         : "release leases, unpin, or ";
+    words.behind_cure = *words.cure || !alone ? "" : ", which this path alone fills";
+    snprintf(words.in_use, sizeof words.in_use,
+             "tenant %s has %llu of %llu bytes of its arena%s%s in use, in %llu pages", c->tenant,
+             (unsigned long long)of.used_bytes, (unsigned long long)of.arena_bytes,
+             *gpu ? " on GPU " : "", gpu, (unsigned long long)of.frames_used);
+    snprintf(words.kept, sizeof words.kept,
+             "%llu pages are leased or pinned, %u of them by this lease, %u are being copied, %u "
+             "sealed, and %llu can go%s",
+             (unsigned long long)n.pages_pinned, own, pages_in_jobs(c),
+             frames_in_seals(c, arena, &comes_back), (unsigned long long)n.pages_evictable,
+             *gpu       ? " (of all arenas and tiers)"
+             : c->tiers ? " (of all tiers)"
+                        : "");
+    return words;
+}
+
+/* All places for pages are taken, or stand in slabs of other sizes. There are as many as max_pages
+ * says, and a page that two workers seal has two of them. */
+static void refuse_place(core *c, request *rq, const lease *l, uint32_t arena) {
+    const full_words words = words_of_full(c, l, arena);
+    refuse(c, rq, words.status,
+           "%s; another one has no place: the arena has %u (see max_pages). %s. Cure: %sraise "
+           "max_pages%s",
+           words.in_use, c->config.max_frames, words.kept, words.cure, words.behind_cure);
+}
+
+/* It is the bytes: those that are free are of use to a page only where they lie together. */
+static void refuse_block(core *c, request *rq, const lease *l, uint32_t arena) {
+    const full_words words = words_of_full(c, l, arena);
+    const frames *f = c->arenas[arena].frames;
+    refuse(c, rq, words.status,
+           "%s; a page of %llu finds no room: such pages come in blocks of %llu, and what is free "
+           "lies in pieces of at most %llu. %s. Cure: %senlarge its arena%s",
+           words.in_use, (unsigned long long)c->wanted_bytes,
+           (unsigned long long)frames_slab_bytes(f, c->wanted_bytes),
+           (unsigned long long)frames_largest_free(f), words.kept, words.cure, words.behind_cure);
+}
+
+/* Would there be room for the page that found none, if there were more places? */
+static int lacks_place(const core *c, uint32_t arena) {
+    const frames *f = c->arenas[arena].frames;
+    core_arena_counts of;
+    core_count_arena(c, arena, &of);
+    uint64_t slab_bytes = frames_slab_bytes(f, c->wanted_bytes);
+    return of.frames_used >= c->config.max_frames ||
+           (slab_bytes > 0 && slab_bytes <= frames_largest_free(f));
 }
 
 static void refuse_cut(core *c, request *rq, const lease *l, uint32_t page) {
@@ -282,11 +337,12 @@ void serve_seal(core *c, request *rq) {
                       .rank = l->rank,
                       .first_page = first.page,
                       .next = next};
-    c->wanted_bytes = 0;
+    c->wanted_bytes = c->wanted_page = 0;
     job->refused = seal_take_all(c, s, l, &req, job);
-    c->counts.seals_refused_full += c->wanted_bytes > 0 && !room_is_coming(c, arena_of(c, s));
-    if (job->n_copies == 0 && job->refused == KVT_EFULL && !is_held(c, c->path[0])) {
-        refuse_full(c, rq, l);
+    uint32_t arena = arena_of(c, s);
+    c->counts.seals_refused_full += c->wanted_bytes > 0 && !is_soon(c, arena);
+    if (c->wanted_bytes > 0 && job->n_copies == 0 && !is_held(c, c->path[0])) {
+        (lacks_place(c, arena) ? refuse_place : refuse_block)(c, rq, l, arena);
         return;
     }
     if (job->n_copies == 0) {
@@ -390,6 +446,7 @@ void seal_job_done(core *c, core_job *job) {
         reply_error(c, job->ticket, KVT_OP_SEAL, job->number, KVT_ESTALE,
                     "the lease was released while its pages were being sealed");
     }
+    job->n_copies = 0; /* else is_soon would count them */
     job->next = c->free_jobs;
     c->free_jobs = job;
     session_job_done(c, s);

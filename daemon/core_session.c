@@ -78,7 +78,7 @@ void core_pipe_removed(core *c, uint32_t pipe) {
 /* --- sessions ----------------------------------------------------------------------------------
  */
 
-session *session_of_number(core *c, uint32_t number) {
+static session *session_of_number(core *c, uint32_t number) {
     for (uint32_t i = 0; i < c->config.max_sessions; i++)
         if (c->sessions[i].state != SESSION_FREE && c->sessions[i].number == number)
             return &c->sessions[i];

@@ -441,6 +441,7 @@ struct core {
     core_counts counts;    /* the counters; the rest is filled in when asked for */
     uint64_t freed_bytes;  /* of the arenas' frames that were given up for room, in all */
     uint64_t wanted_bytes; /* of the page of this SEAL that found no room; 0: all did */
+    page_handle wanted_page;
 
     uint32_t *tokens;       /* scratch: the tokens of one acquire */
     const uint32_t *asked;  /* of the ACQUIRE being served: tokens, or where they stand in it */
@@ -475,7 +476,6 @@ void core_go_on(core *c);
 
 /* --- core_session.c --- */
 pipe_entry *pipe_find(core *c, uint32_t pipe);
-session *session_of_number(core *c, uint32_t number);
 void serve_hello(core *c, request *rq, pipe_entry *pipe);
 void serve_stage(core *c, request *rq);
 void serve_goodbye(core *c, request *rq);

@@ -278,8 +278,7 @@ kvt_lease_rep rig_acquire(core_rig *r, uint32_t pipe, uint32_t path, uint32_t n_
     return rig_lease(r);
 }
 
-kvt_status rig_seal(core_rig *r, uint32_t pipe, uint64_t lease, uint32_t first, uint32_t end) {
-    kvt_seal_rep rep;
+static kvt_writer seal_body(uint64_t lease, uint32_t first, uint32_t end) {
     kvt_writer w = rig_body();
     kvt_seal_req req = {.lease = lease, .n_pages = end - first};
     kvt_wire_put_seal_req(&w, &req);
@@ -288,6 +287,17 @@ kvt_status rig_seal(core_rig *r, uint32_t pipe, uint64_t lease, uint32_t first, 
             .page = i, .bytes = RIG_PAGE_BYTES, .offset = (uint64_t)(i - first) * RIG_PAGE_BYTES};
         kvt_wire_put_seal_page(&w, &page);
     }
+    return w;
+}
+
+void rig_send_seal(core_rig *r, uint32_t pipe, uint64_t lease, uint32_t first, uint32_t end) {
+    kvt_writer w = seal_body(lease, first, end);
+    rig_send(r, pipe, KVT_OP_SEAL, &w);
+}
+
+kvt_status rig_seal(core_rig *r, uint32_t pipe, uint64_t lease, uint32_t first, uint32_t end) {
+    kvt_seal_rep rep;
+    kvt_writer w = seal_body(lease, first, end);
     kvt_status status = rig_ask(r, pipe, KVT_OP_SEAL, &w);
     if (status != KVT_OK)
         return status;

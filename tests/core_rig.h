@@ -124,7 +124,11 @@ kvt_lease_rep rig_lease(const core_rig *r);
 /* Of n tokens of the path, with a claim; must be answered at once. */
 kvt_lease_rep rig_acquire(core_rig *r, uint32_t pipe, uint32_t path, uint32_t n_tokens);
 
-/* SEAL of the path's whole pages [first, end); the status of the pages, or of the call. */
+/* SEAL of the path's whole pages [first, end), which is answered when its job has ended, if at all
+ * there is one. */
+void rig_send_seal(core_rig *r, uint32_t pipe, uint64_t lease, uint32_t first, uint32_t end);
+
+/* The same, and its job ends; the status of the pages, or of the call. */
 kvt_status rig_seal(core_rig *r, uint32_t pipe, uint64_t lease, uint32_t first, uint32_t end);
 
 void rig_release(core_rig *r, uint32_t pipe, uint64_t lease);
