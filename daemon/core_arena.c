@@ -136,7 +136,7 @@ void core_count_arena(const core *c, uint32_t arena, core_arena_counts *ret_coun
 /* --- who reads which ---------------------------------------------------------------------------
  */
 
-uint32_t rank_arena(const core *c, const realm *r, uint32_t rank) {
+static uint32_t rank_arena(const core *c, const realm *r, uint32_t rank) {
     return c->config.n_arenas == 1 ? 0 : r->arenas[rank] ? r->arenas[rank] - 1u : ARENA_NONE;
 }
 

@@ -84,6 +84,10 @@ radix_node path_at(const core *c, radix_node tail, uint32_t depth) {
     return node;
 }
 
+int is_below(const core *c, radix_node node, radix_node top) {
+    return path_at(c, node, radix_depth(c->tree, top)) == top;
+}
+
 radix_node lease_held(const core *c, const lease *l) {
     radix_node node = l->tail;
     while (!is_held(c, node))

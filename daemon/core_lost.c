@@ -15,13 +15,6 @@
  */
 #include "daemon/core_state.h"
 
-static int is_below(const core *c, radix_node node, radix_node top) {
-    uint32_t depth = radix_depth(c->tree, top);
-    while (radix_depth(c->tree, node) > depth)
-        node = radix_parent(c->tree, node);
-    return node == top;
-}
-
 /* Leases let go of what will leave. */
 static void shorten(core *c, lease *l, radix_node top) {
     if (l->partial != RADIX_NONE && is_below(c, l->partial, top)) {

@@ -66,13 +66,6 @@ static void pin_end(core *c, pin *p) {
     node_unpin(c, p->tail);
 }
 
-static int is_below(const core *c, radix_node node, radix_node top) {
-    uint32_t depth = radix_depth(c->tree, top);
-    while (radix_depth(c->tree, node) > depth)
-        node = radix_parent(c->tree, node);
-    return node == top;
-}
-
 uint32_t pins_end_below(core *c, radix_node top) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < c->config.max_pins && c->n_pins; i++) {

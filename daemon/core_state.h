@@ -507,8 +507,7 @@ int frame_in_use(const core *c, uint32_t frame);
 void frame_to_wire(const core *c, uint32_t frame, kvt_wire_page *page);
 uint32_t arenas_used(const core *c);  /* frames */
 uint32_t arenas_dirty(const core *c); /* pages */
-/* Where a rank's pages stand; ARENA_NONE: no worker of the rank has come yet. */
-uint32_t rank_arena(const core *c, const realm *r, uint32_t rank);
+/* Where the pages of the slot's rank stand; ARENA_NONE: no worker of the rank has come yet. */
 uint32_t slot_arena(const core *c, const realm *r, uint32_t slot);
 /* The session reads the arena of the GPU that the request names, or one that suits, and the rank's
  * pages stand there from now on. */
@@ -621,7 +620,8 @@ void put_list_pages(core *c, kvt_writer *w, const lease *l, const held_prefix *h
 uint32_t path_tokens(const core *c, radix_node node);
 /* The node of the path at this depth (1 ..), or the root at 0. */
 radix_node path_at(const core *c, radix_node tail, uint32_t depth);
-int is_held(const core *c, radix_node node); /* roots are */
+int is_held(const core *c, radix_node node);                  /* roots are */
+int is_below(const core *c, radix_node node, radix_node top); /* or top itself */
 void serve_fork(core *c, request *rq);
 void serve_release(core *c, request *rq);
 void serve_cancel(core *c, request *rq);
