@@ -84,6 +84,15 @@ core_config rig_config(void) {
                          .max_wait_ms = 1000};
 }
 
+core_config rig_config_tiers(void) {
+    core_config config = rig_config();
+    config.host_bytes = 64 * FRAMES_GRANULE_BYTES;
+    config.max_host_frames = 512;
+    config.disk_bytes = 1 << 30;
+    config.promote_wait_ms = RIG_WAIT_MS;
+    return config;
+}
+
 void rig_open(core_rig *r, const core_config *config) {
     const core_arena arena = {RIG_ARENA, "", r->generations};
     core_config g = *config;
@@ -336,4 +345,16 @@ void rig_find_on_disk(core_rig *r, uint32_t path, uint32_t depth) {
                         .disk_bytes = RIG_PAGE_BYTES};
     core_found_page(r->core, &found);
     rig_audit(r);
+}
+
+void rig_open_on_disk(core_rig *r, const core_config *config, uint32_t n_paths, uint32_t n_pages) {
+    rig_open(r, config);
+    for (uint32_t pipe = 1; pipe <= 2; pipe++)
+        CHECK_EQ(rig_enter(r, pipe), KVT_OK);
+    for (uint32_t depth = 0; depth < n_pages; depth++)
+        for (uint32_t path = 0; path < n_paths; path++)
+            rig_find_on_disk(r, path, depth);
+    core_found_all(r->core);
+    CHECK_EQ(rig_counts(r).pages_disk, n_paths * n_pages);
+    CHECK_EQ(rig_counts(r).pages_device, 0);
 }

@@ -27,6 +27,7 @@ enum {
     RIG_PAGE_BYTES = 32 << 10, /* of the pages of rig_enter's realm */
     RIG_STAGED_BYTES = 4 * RIG_PAGE_BYTES,
     RIG_MAX_TOKENS = 128, /* of a path of rig_tokens */
+    RIG_WAIT_MS = 500,    /* promote_wait_ms of rig_config_tiers */
 };
 
 /* What is where the core calls it by name, in warnings. */
@@ -52,6 +53,9 @@ typedef struct core_rig {
 
 /* A small core of one tenant, one realm of one rank, and no lower tier. rig_open adds the arena. */
 core_config rig_config(void);
+
+/* The same with a host tier and a disk, each with much more room than the arena. */
+core_config rig_config_tiers(void);
 
 /* Anew, whatever was there before. */
 void rig_open(core_rig *r, const core_config *config);
@@ -88,6 +92,10 @@ uint32_t rig_n_jobs(const core_rig *r, uint32_t kinds);
 /* As a scan at a start finds it: the path's page of this depth is on disk, and there alone. Those
  * in front of it first; core_found_all when that was all. */
 void rig_find_on_disk(core_rig *r, uint32_t path, uint32_t depth);
+
+/* As rig_open, with workers on pipes 1 and 2; and of each of the paths 0 .. n_paths - 1 so many
+ * pages are on disk, and there alone. */
+void rig_open_on_disk(core_rig *r, const core_config *config, uint32_t n_paths, uint32_t n_pages);
 
 /* --- asking -------------------------------------------------------------------------------------
  */

@@ -10,7 +10,6 @@ enum {
     PATH_TOKENS = PATH_PAGES * RIG_PAGE_TOKENS,
     OTHERS = 16, /* paths 0 .. 15; what is asked for is the last */
     WANTED = OTHERS,
-    WAIT_MS = 500,
     READ = RIG_KIND(CORE_JOB_READ),
     UP = RIG_KIND(CORE_JOB_UP),
 };
@@ -28,21 +27,10 @@ typedef enum lack {
  */
 
 static void open_on_disk(core_rig *r, uint64_t arena_granules, uint64_t host_granules) {
-    core_config config = rig_config();
+    core_config config = rig_config_tiers();
     config.arena_bytes = arena_granules * FRAMES_GRANULE_BYTES;
     config.host_bytes = host_granules * FRAMES_GRANULE_BYTES;
-    config.max_host_frames = 512;
-    config.disk_bytes = 1 << 30;
-    config.promote_wait_ms = WAIT_MS;
-    rig_open(r, &config);
-    for (uint32_t pipe = 1; pipe <= 2; pipe++)
-        CHECK_EQ(rig_enter(r, pipe), KVT_OK);
-    for (uint32_t depth = 0; depth < PATH_PAGES; depth++)
-        for (uint32_t path = 0; path <= WANTED; path++)
-            rig_find_on_disk(r, path, depth);
-    core_found_all(r->core);
-    CHECK_EQ(rig_counts(r).pages_disk, (OTHERS + 1) * PATH_PAGES);
-    CHECK_EQ(rig_counts(r).pages_device, 0);
+    rig_open_on_disk(r, &config, OTHERS + 1, PATH_PAGES);
 }
 
 /* The first page of the path that is asked for stands in the arena, and stays: it is leased. */
@@ -136,8 +124,8 @@ static void test_it_stays(lack what) {
     take_all(&r, what);
     uint64_t asked_ms = r.now_ms;
     ask(&r, what);
-    r.now_ms = asked_ms + WAIT_MS - 1;
-    CHECK(core_tick(r.core) <= asked_ms + WAIT_MS);
+    r.now_ms = asked_ms + RIG_WAIT_MS - 1;
+    CHECK(core_tick(r.core) <= asked_ms + RIG_WAIT_MS);
     CHECK(!rig_is_answered(&r, 2));
     r.now_ms++;
     core_tick(r.core);

@@ -19,12 +19,9 @@ enum {
 
 /* An arena for a few pages, and much below it: all is copied down, at once. */
 static void open_small(core_rig *r, uint32_t max_frames) {
-    core_config config = rig_config();
+    core_config config = rig_config_tiers();
     config.max_frames = max_frames;
     config.arena_bytes = 4 * FRAMES_GRANULE_BYTES;
-    config.host_bytes = 32 * FRAMES_GRANULE_BYTES;
-    config.max_host_frames = 512;
-    config.disk_bytes = 1 << 30;
     rig_open(r, &config);
     CHECK_EQ(rig_enter(r, PIPE), KVT_OK);
 }

@@ -9,7 +9,6 @@ enum {
     PATH_PAGES = 3,
     PATH_TOKENS = PATH_PAGES * RIG_PAGE_TOKENS,
     SILENT_MS = 5000, /* as kvtrunkd.conf(5) says; DISK_SILENT_MS must be that */
-    WAIT_MS = 500,
     READ = RIG_KIND(CORE_JOB_READ),
     UP = RIG_KIND(CORE_JOB_UP),
 };
@@ -23,20 +22,10 @@ static void set_up(core_rig *r, int up) {
 
 /* Two paths on disk alone, and two workers. */
 static void open_on_disk(core_rig *r) {
-    core_config config = rig_config();
-    config.host_bytes = 64 * FRAMES_GRANULE_BYTES;
-    config.max_host_frames = 512;
-    config.disk_bytes = 1 << 30;
-    config.promote_wait_ms = WAIT_MS;
+    core_config config = rig_config_tiers();
     config.max_pins = 1;
     config.max_pinned_bytes = config.max_owner_pinned_bytes = 1 << 30;
-    rig_open(r, &config);
-    for (uint32_t pipe = 1; pipe <= 2; pipe++)
-        CHECK_EQ(rig_enter(r, pipe), KVT_OK);
-    for (uint32_t path = 0; path < 2; path++)
-        for (uint32_t depth = 0; depth < PATH_PAGES; depth++)
-            rig_find_on_disk(r, path, depth);
-    core_found_all(r->core);
+    rig_open_on_disk(r, &config, 2, PATH_PAGES);
     set_up(r, 1);
 }
 
@@ -55,7 +44,7 @@ static void wait(core_rig *r, uint64_t ms) {
 static kvt_lease_rep claim(core_rig *r, uint32_t path) {
     rig_send_acquire(r, 2, path, PATH_TOKENS, KVT_ACQUIRE_CLAIM);
     if (!rig_is_answered(r, 2))
-        wait(r, WAIT_MS);
+        wait(r, RIG_WAIT_MS);
     CHECK(rig_is_answered(r, 2));
     return rig_lease(r);
 }
@@ -85,7 +74,7 @@ static void test_hangs(void) {
     open_on_disk(&r);
     rig_send_acquire(&r, 1, 0, PATH_TOKENS, 0);
     CHECK(rig_n_jobs(&r, READ) > 0);
-    wait(&r, SILENT_MS - WAIT_MS - 1);
+    wait(&r, SILENT_MS - RIG_WAIT_MS - 1);
     check_waited_for(&r, 0);
     wait(&r, 1);
     rig_send_acquire(&r, 1, 1, PATH_TOKENS, 0); /* asked for, not claimed: nothing goes */
