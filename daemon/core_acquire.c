@@ -130,9 +130,14 @@ static void lease_keep_flushed(core *c, lease *l, const start *at) {
     }
 }
 
+/* Is any of it, be it the page that is kept in part? */
+static int keeps_flushed(const core *c, const start *at) {
+    return is_flushed(c, at->from) || (at->kept_tokens > 0 && is_flushed(c, at->kept));
+}
+
 /* Sets the lease's path, with its pins. */
 static void lease_set_path(core *c, session *s, lease *l, const start *at, int claim) {
-    if (is_flushed(c, at->from)) {
+    if (keeps_flushed(c, at)) {
         lease_keep_flushed(c, l, at);
         return;
     }

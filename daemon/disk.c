@@ -1,7 +1,6 @@
 /* disk.c - requests to the disk helper, and what it answers. See disk.h. */
 #include "daemon/disk_state.h"
 #include "client/assert.h"
-#include "kernels/say.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -9,21 +8,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
 #include <sys/socket.h>
-#include <sys/timerfd.h>
 #include <unistd.h>
 
-enum {
-    STEP_MESSAGES = 64, /* taken by one disk_step */
-    OPEN_ATTEMPTS = 4,  /* as it is, looked through, a new file if it died of it; one for luck */
-    DEFAULT_LOCK_WAIT_MS = 5000,
-    DEFAULT_STALL_MS = 30000,
-    DEFAULT_OPEN_MS = 120000, /* with a walk over a file that is in doubt */
-    DEFAULT_SILENT_MS = 5000,
-    REAP_LIMIT_MS = 2000, /* for a process that was sent SIGKILL */
-    STOP_LOOK_MS = 100,   /* how often it is asked whether disk_open is to go on */
-};
+enum { STEP_MESSAGES = 64 }; /* taken by one disk_step */
 
 /* --- realms ------------------------------------------------------------------------------------
  */
@@ -80,8 +68,7 @@ static int has_items(const disk_request *r) {
     return r->kind == DISK_WRITE || r->kind == DISK_READ || r->kind == DISK_DELETE;
 }
 
-/* 1: sent. 0: the socket is full, or at its end (then disk_step sees it). */
-static int tell(disk *d, const disk_message *head, const void *rest, size_t n_rest) {
+int disk_tell(disk *d, const disk_message *head, const void *rest, size_t n_rest) {
     struct iovec parts[2] = {{(void *)(uintptr_t)head, sizeof *head},
                              {(void *)(uintptr_t)rest, n_rest}};
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
@@ -91,7 +78,7 @@ static int tell(disk *d, const disk_message *head, const void *rest, size_t n_re
 static int tell_realm(disk *d, disk_realm_entry *r) {
     disk_message head = {
         .kind = DISK_TELL_REALM, .number = (uint32_t)(r - d->realms), .n = (uint32_t)r->n_bytes};
-    if (!r->told && !tell(d, &head, r->bytes, r->n_bytes))
+    if (!r->told && !disk_tell(d, &head, r->bytes, r->n_bytes))
         return 0;
     r->told = 1;
     return 1;
@@ -133,7 +120,7 @@ static int send_request(disk *d, const disk_request *r, uint32_t slot) {
         if (realm)
             head.realm = (uint32_t)(realm - d->realms);
     }
-    return tell(d, &head, rest, has_items(r) ? write_items(r, rest) : 0);
+    return disk_tell(d, &head, rest, has_items(r) ? write_items(r, rest) : 0);
 }
 
 void disk_pump(disk *d) {
@@ -303,21 +290,34 @@ static int take_hello(disk *d, const uint8_t *rest, size_t n) {
         memcpy(d->said, d->why, sizeof d->said);
         return 1;
     }
+    int is_first = !d->was_up; /* only then no file was to be there */
     d->phase = DISK_UP;
+    d->was_up = 1;
     d->said[0] = 0;
     if (d->last_serial < hello.last_serial)
         d->last_serial = hello.last_serial;
     take_usage(d, &hello.usage);
     int as_it_was = hello.found == TIER_FOUND_CLEAN || hello.found == TIER_FOUND_KILLED;
-    /* Only at the first start no file was to be there. */
-    if (!as_it_was && (hello.found != TIER_FOUND_NONE || !d->opening_first)) {
+    if (!as_it_was && (hello.found != TIER_FOUND_NONE || !is_first)) {
         note_found(d, (tier_found)hello.found, &hello.usage);
     } else if (hello.usage.aside_removed_bytes > 0) {
         disk_log(d, 2, "%s/aside: deleted, %llu KiB, for which \"disk\" has no room",
                  d->options.dir, (unsigned long long)hello.usage.aside_removed_bytes >> 10);
     }
-    if (!as_it_was && !d->opening_first)
+    if (!as_it_was && !is_first)
         lost_all(d);
+    return 1;
+}
+
+/* It goes on trying: what is in its way is not the file's fault, and has an end. */
+static int take_waits(disk *d, const uint8_t *rest, size_t n) {
+    if (d->phase != DISK_OPENING || n == 0 || n >= sizeof d->why)
+        return 0;
+    memcpy(d->why, rest, n);
+    d->why[n] = 0;
+    if (strcmp(d->said, d->why) != 0)
+        disk_log(d, 1, "%s", d->why);
+    memcpy(d->said, d->why, sizeof d->said);
     return 1;
 }
 
@@ -438,11 +438,13 @@ static int take(disk *d, const uint8_t *message, size_t n) {
     memcpy(&head, message, sizeof head);
     const uint8_t *rest = message + sizeof head;
     n -= sizeof head;
-    if (d->phase != DISK_UP && head.kind != DISK_SAY_HELLO)
+    if (d->phase != DISK_UP && head.kind != DISK_SAY_HELLO && head.kind != DISK_SAY_WAITS)
         return 0;
     switch (head.kind) {
     case DISK_SAY_HELLO:
         return take_hello(d, rest, n);
+    case DISK_SAY_WAITS:
+        return take_waits(d, rest, n);
     case DISK_SAY_DONE:
         return take_done(d, &head, rest, n);
     case DISK_SAY_REALM:
@@ -502,10 +504,9 @@ void disk_fail_all(disk *d) {
     }
 }
 
-/* Takes at most max messages; 1: there may be more. */
-static int receive(disk *d, uint32_t max) {
+int disk_receive(disk *d) {
     static uint8_t message[DISK_MAX_MESSAGE];
-    while (d->socket >= 0 && max-- > 0) {
+    for (uint32_t left = STEP_MESSAGES; d->socket >= 0 && left > 0; left--) {
         ssize_t n = recv(d->socket, message, sizeof message, MSG_DONTWAIT);
         if (n < 0 && errno == EINTR)
             continue;
@@ -529,12 +530,11 @@ static int receive(disk *d, uint32_t max) {
     return d->socket >= 0;
 }
 
-/* If the process has ended: takes what it said last, then 1. */
-static int take_end(disk *d) {
+int disk_take_end(disk *d) {
     struct pollfd end = {.fd = d->pidfd, .events = POLLIN};
     if (d->pid == 0 || poll(&end, 1, 0) != 1)
         return 0;
-    while (receive(d, STEP_MESSAGES) && !(d->opening_first && d->phase == DISK_UP))
+    while (disk_receive(d) && !(d->opening_first && d->phase == DISK_UP))
         ;
     return disk_reap(d);
 }
@@ -551,174 +551,21 @@ static void restart(disk *d) {
     }
 }
 
-static void clear_timer(disk *d) {
+void disk_clear_timer(disk *d) {
     uint64_t ticks;
     if (read(d->timer_fd, &ticks, sizeof ticks) != (ssize_t)sizeof ticks)
         return; /* it was not that */
 }
 
 void disk_step(disk *d) {
-    clear_timer(d);
-    receive(d, STEP_MESSAGES);
-    if (take_end(d))
+    disk_clear_timer(d);
+    disk_receive(d);
+    if (disk_take_end(d))
         disk_fail_all(d);
     restart(d);
     disk_pump(d);
     disk_note_silence(d);
     disk_watch(d);
-}
-
-/* --- open and close ----------------------------------------------------------------------------
- */
-
-static void disk_free(disk *d) {
-    disk_socket_end(d);
-    if (d->pidfd >= 0)
-        close(d->pidfd);
-    if (d->timer_fd >= 0)
-        close(d->timer_fd);
-    if (d->epoll_fd >= 0)
-        close(d->epoll_fd);
-    for (uint32_t i = 0; i < DISK_MAX_REALMS; i++)
-        free(d->realms[i].bytes);
-    free(d->slots);
-    free(d->free_slots);
-    free((void *)(uintptr_t)d->options.dir);
-    free(d);
-}
-
-static disk *disk_new(const disk_options *options) {
-    disk *d = calloc(1, sizeof *d);
-    if (!d)
-        return NULL;
-    d->options = *options;
-    d->options.dir = strdup(options->dir);
-    if (!d->options.lock_wait_ms)
-        d->options.lock_wait_ms = DEFAULT_LOCK_WAIT_MS;
-    if (!d->options.stall_ms)
-        d->options.stall_ms = DEFAULT_STALL_MS;
-    if (!d->options.silent_ms)
-        d->options.silent_ms = DEFAULT_SILENT_MS;
-    d->open_ms = options->open_ms ? options->open_ms : DEFAULT_OPEN_MS;
-    d->quiet_from_ms = disk_now_ms();
-    d->stats.budget_bytes = options->budget_bytes;
-    d->socket = d->pidfd = -1;
-    d->last = &d->first;
-    d->n_free = options->max_requests;
-    d->slots = calloc(options->max_requests, sizeof *d->slots);
-    d->free_slots = calloc(options->max_requests, sizeof *d->free_slots);
-    d->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
-    d->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    struct epoll_event event = {.events = EPOLLIN};
-    if (!d->options.dir || !d->slots || !d->free_slots || d->timer_fd < 0 || d->epoll_fd < 0 ||
-        epoll_ctl(d->epoll_fd, EPOLL_CTL_ADD, d->timer_fd, &event) != 0) {
-        disk_free(d);
-        return NULL;
-    }
-    for (uint32_t i = 0; i < options->max_requests; i++)
-        d->free_slots[i] = options->max_requests - 1 - i;
-    return d;
-}
-
-/* Until there is something for disk_step, or the time has come. */
-static void wait_until(disk *d, uint64_t end_ms) {
-    struct pollfd any = {.fd = d->epoll_fd, .events = POLLIN};
-    uint64_t now = disk_now_ms();
-    poll(&any, 1, end_ms > now ? (int)(end_ms - now < 1000 ? end_ms - now : 1000) : 0);
-}
-
-/* A process that waits within the kernel for a disk that does not answer ends when that does: it is
- * not waited for longer than this. */
-static void end_helper(disk *d) {
-    uint64_t end_ms = disk_now_ms() + REAP_LIMIT_MS;
-    d->closing = 1;
-    disk_kill(d);
-    while (d->pid && disk_now_ms() < end_ms) {
-        wait_until(d, end_ms);
-        disk_step(d);
-    }
-}
-
-/* Once, where it hangs, or looks through a large file: nothing is served before. */
-static void say_slow_start(disk *d) {
-    if (d->silent_from_ms || d->phase == DISK_UP || disk_silence_ms(d) < d->options.silent_ms)
-        return;
-    d->silent_from_ms = d->quiet_from_ms;
-    disk_log(d, 1,
-             "%s is not open yet after %llu s: its disk does not answer, or a large file is looked "
-             "through; the daemon serves when it is open (SIGTERM ends it, without a \"disk_dir\" "
-             "it starts at once)",
-             d->options.dir, (unsigned long long)disk_silence_ms(d) / 1000);
-}
-
-/* A file that its helper dies of is looked through by the next one, and moved aside by the third;
- * not so one whose disk does not answer. */
-static kvt_status open_first(disk *d, char *why, size_t why_bytes) {
-    kvt_status status = disk_spawn(d, why, why_bytes);
-    while (status == KVT_OK && d->phase != DISK_UP) {
-        wait_until(d, disk_now_ms() + STOP_LOOK_MS);
-        if (d->options.is_stopped && d->options.is_stopped(d->options.context)) {
-            end_helper(d);
-            return kvt_say(why, why_bytes, KVT_ECANCELED, "%s: stopped before it was open",
-                           d->options.dir);
-        }
-        clear_timer(d);
-        receive(d, STEP_MESSAGES);
-        say_slow_start(d);
-        disk_watch(d);
-        if (!take_end(d))
-            continue;
-        if (d->refused != KVT_OK)
-            return kvt_say(why, why_bytes, d->refused, "%s", d->why);
-        if (d->n_starts == OPEN_ATTEMPTS)
-            return kvt_say(why, why_bytes, KVT_EIO,
-                           d->stalled ? "%s: the disk did not answer, %d times, while the file was "
-                                        "opened, which is left as it is"
-                                      : "%s: the disk helper died %d times of opening it",
-                           d->options.dir, OPEN_ATTEMPTS);
-        status = disk_spawn(d, why, why_bytes);
-    }
-    return status;
-}
-
-kvt_status disk_open(const disk_options *options, char *why, size_t why_bytes, disk **ret_disk) {
-    if (!options->dir || !options->dir[0] || !options->done || options->max_requests == 0 ||
-        options->host_bytes == 0)
-        return kvt_say(why, why_bytes, KVT_EINVAL,
-                       "a disk tier needs a directory, a host arena and room for requests");
-    disk *d = disk_new(options);
-    if (!d)
-        return kvt_say(why, why_bytes, KVT_ENOMEM, "out of memory or descriptors");
-    d->opening_first = 1;
-    kvt_status status = open_first(d, why, why_bytes);
-    d->opening_first = 0;
-    if (status != KVT_OK) {
-        disk_free(d);
-        return status;
-    }
-    *ret_disk = d;
-    return KVT_OK;
-}
-
-void disk_close(disk *d, uint32_t limit_ms) {
-    const disk_message goodbye = {.kind = DISK_TELL_CLOSE};
-    if (!d)
-        return;
-    uint64_t end_ms = disk_now_ms() + limit_ms;
-    d->closing = 1;
-    disk_step(d);
-    while (d->phase == DISK_UP && disk_under_way(d) > 0 && disk_now_ms() < end_ms) {
-        wait_until(d, end_ms);
-        disk_step(d);
-    }
-    int told = d->phase == DISK_UP && disk_under_way(d) == 0 && tell(d, &goodbye, NULL, 0);
-    while (told && d->pid && disk_now_ms() < end_ms) {
-        wait_until(d, end_ms);
-        disk_step(d);
-    }
-    end_helper(d);
-    disk_fail_all(d);
-    disk_free(d);
 }
 
 /* --- looking -----------------------------------------------------------------------------------

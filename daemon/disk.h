@@ -117,6 +117,7 @@ typedef struct disk_options {
                               0 = 30000 */
     uint32_t open_ms;      /* the same of one that opens the file, at first; 0 = 120000 */
     uint32_t silent_ms;    /* after so long the log says that the disk is silent; 0 = 5000 */
+    uint32_t wait_ms;      /* disk_open waits no longer than this; 0 = until it is open */
 
     void *context;
     /* Asked while disk_open waits: nonzero, and it ends with KVT_ECANCELED, the helper with
@@ -143,6 +144,10 @@ typedef struct disk_options {
  * Starts the helper and waits until it has the directory and the file's usage is known; the scan
  * then runs beside requests. Before any other thread is a good time, but any will do. KVT_EBUSY:
  * another daemon has the directory. KVT_ECANCELED: is_stopped. Others: with a sentence in why.
+ *
+ * Where that takes longer than wait_ms, KVT_OK all the same: the disk is not up, what it has room
+ * for (map_bytes) is what its budget allows, and what would have been an error is logged, and tried
+ * again. One that only a helper has that was killed with its daemon is waited for.
  */
 kvt_status disk_open(const disk_options *options, char *why, size_t why_bytes, disk **ret_disk);
 

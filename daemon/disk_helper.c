@@ -608,6 +608,22 @@ static void boot_id_get(char *to, size_t room) {
     to[strcspn(to, "\n ")] = 0;
 }
 
+/* As long as only a helper has it whose daemon is gone, and once more, since that may just have
+ * ended. */
+static kvt_status open_in_turn(helper *h, const tier_options *options, char *why,
+                               size_t why_bytes) {
+    int waited = 0, waits;
+    for (;; waited = waits) {
+        kvt_status status = tier_open(options, why, why_bytes, &h->tier);
+        waits = status == KVT_EBUSY && disk_holder_say(options->dir, why, why_bytes);
+        if (status != KVT_EBUSY || (!waits && !waited))
+            return status;
+        disk_message head = {.kind = DISK_SAY_WAITS, .n = (uint32_t)strlen(why)};
+        if (waits)
+            say(&head, why, strlen(why), NULL, 0);
+    }
+}
+
 static kvt_status open_tier(helper *h, char **argv, char *why, size_t why_bytes) {
     char boot_id[TIER_MAX_BOOT_ID_BYTES + 1];
     boot_id_get(boot_id, sizeof boot_id);
@@ -625,10 +641,7 @@ static kvt_status open_tier(helper *h, char **argv, char *why, size_t why_bytes)
         snprintf(why, why_bytes, "the host arena cannot be mapped: %s", strerror(errno));
         return KVT_ENOMEM;
     }
-    kvt_status status = tier_open(&options, why, why_bytes, &h->tier);
-    if (status == KVT_EBUSY)
-        disk_holder_say(options.dir, why, why_bytes);
-    return status;
+    return open_in_turn(h, &options, why, why_bytes);
 }
 
 static int say_hello(helper *h, kvt_status status, const char *why) {

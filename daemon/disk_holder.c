@@ -83,10 +83,11 @@ static int daemon_of(int pid, const char *dir) {
     return (int)strtol(arguments[7], NULL, 10);
 }
 
-void disk_holder_say(const char *dir, char *why, size_t why_bytes) {
+int disk_holder_say(const char *dir, char *why, size_t why_bytes) {
     int holder = lock_holder(dir);
     int daemon = holder ? daemon_of(holder, dir) : 0;
-    if (daemon > 0 && parent_of(holder) != daemon)
+    int is_orphan = daemon > 0 && parent_of(holder) != daemon;
+    if (is_orphan)
         snprintf(
             why, why_bytes,
             "%s: process %d has this disk tier, though its daemon, process %d, is gone: it was "
@@ -97,4 +98,5 @@ void disk_holder_say(const char *dir, char *why, size_t why_bytes) {
         snprintf(why, why_bytes,
                  "%s: process %d has this disk tier; end it, or choose another directory", dir,
                  daemon > 0 ? daemon : holder);
+    return is_orphan;
 }

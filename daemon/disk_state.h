@@ -1,4 +1,5 @@
-/* disk_state.h - what disk.c (requests) and disk_process.c (the helper's life) share. */
+/* disk_state.h - what disk.c (requests), disk_process.c (the helper's life) and disk_open.c (its
+ * beginning and end) share. */
 #ifndef KVT_DAEMON_DISK_STATE_H
 #define KVT_DAEMON_DISK_STATE_H
 
@@ -39,6 +40,7 @@ struct disk {
     int stalled;         /* since it did not answer: no sign that the file is damaged */
     int useful;          /* it has done something since it was started */
     int opening_first;   /* within disk_open */
+    int was_up;          /* at some time */
     int closing;
     uint32_t flags;      /* of the next start: TIER_CHECK, TIER_DISCARD */
     uint32_t life_flags; /* with which this one was started */
@@ -85,8 +87,15 @@ uint64_t disk_silence_ms(const disk *d);
 void disk_socket_end(disk *d);
 
 /* disk.c */
+/* 1: sent. 0: the socket is full, or at its end (then disk_step sees it). */
+int disk_tell(disk *d, const disk_message *head, const void *rest, size_t n_rest);
 /* A message of the helper. 0: it is nonsense. */
 int disk_take(disk *d, const uint8_t *message, size_t n);
+/* Takes some of them; 1: there may be more. */
+int disk_receive(disk *d);
+/* If the process has ended: takes what it said last, then 1. */
+int disk_take_end(disk *d);
+void disk_clear_timer(disk *d);
 /* Sends what can be sent. */
 void disk_pump(disk *d);
 /* Ends all requests with KVT_EIO. */

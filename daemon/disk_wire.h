@@ -34,6 +34,7 @@ enum {                       /* helper -> daemon */
        DISK_SAY_FOUND,       /* n disk_wire_item, then their tokens; realm: place in that list */
        DISK_SAY_SCANNED,
        DISK_SAY_USAGE, /* tier_usage; also a sign of life */
+       DISK_SAY_WAITS, /* what it waits for before it can open, HELLO comes then; why */
 };
 
 typedef struct disk_message {

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 enum {
     HOST_BYTES = 64 << 20, /* of the host tier, if there is a disk below it and nobody said */
@@ -50,7 +51,10 @@ static int open_disk(tenant *t) {
     char why[1024] = "", dir[2 * PARAM_MAX_TEXT_BYTES + 2];
     struct epoll_event event = {.events = EPOLLIN, .data.u64 = LOOP_TAG_DISK | t->index};
     if (t->shell->n_tenants > 1) {
-        mkdir(v->disk_dir, 0700); /* if it cannot be made, opening what is in it says so */
+        /* If it cannot be made, opening what is in it says so. On a disk that hangs, also making
+         * what is there waits. */
+        if (access(v->disk_dir, F_OK) != 0)
+            mkdir(v->disk_dir, 0700);
         snprintf(dir, sizeof dir, "%s/%s", v->disk_dir, v->tenant);
     } else {
         snprintf(dir, sizeof dir, "%s", v->disk_dir);
@@ -198,7 +202,7 @@ int tenant_open_tiers(tenant *t) {
     int code = v->disk_dir[0] ? open_disk(t) : EXIT_CODE_OK;
     if (code == EXIT_CODE_OK)
         say_smaller(t);
-    if (code == EXIT_CODE_OK && t->disk)
+    if (code == EXIT_CODE_OK && t->disk && tier_disk_up(t->disk)) /* or looking may wait */
         say_strays(t);
     if (code == EXIT_CODE_OK) /* after the helper process was started, which has its own mapping */
         pin_host(t);

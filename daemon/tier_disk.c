@@ -13,6 +13,7 @@ enum {
     MAX_REQUESTS = 32, /* more than the core has jobs for the disk */
     MAX_REALMS = DISK_MAX_REALMS / 2,
     LOCK_WAIT_MS = 5000,
+    WAIT_MS = 7000,      /* somewhat more: that another daemon has it ends the start */
     LOW_BYTES = 8 << 20, /* twice what the tier leaves free of a budget, at most */
 };
 
@@ -252,6 +253,7 @@ kvt_status tier_disk_open(const tier_disk_options *options, char *why, size_t wh
                            .max_requests = MAX_REQUESTS,
                            .lock_wait_ms = LOCK_WAIT_MS,
                            .silent_ms = DISK_SILENT_MS,
+                           .wait_ms = WAIT_MS,
                            .context = d,
                            .is_stopped = on_is_stopped,
                            .done = on_done,
@@ -312,6 +314,10 @@ void tier_disk_step(tier_disk *d) {
     disk_step(d->disk);
     refuse_all(d);
     core_disk_up(d->core, disk_up(d->disk));
+}
+
+int tier_disk_up(const tier_disk *d) {
+    return disk_up(d->disk);
 }
 
 int tier_disk_waits(const tier_disk *d) {

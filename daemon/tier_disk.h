@@ -20,8 +20,8 @@ typedef struct tier_disk_options {
     int (*is_stopped)(void *context);  /* while it is opened: see disk.h; its context is NULL */
 } tier_disk_options;
 
-/* Starts the disk; what it finds is told to the core that tier_disk_serve names. Errors as
- * disk_open. */
+/* Starts the disk, and waits a few seconds for it: it need not be up then. What it finds is told to
+ * the core that tier_disk_serve names. Errors as disk_open. */
 kvt_status tier_disk_open(const tier_disk_options *options, char *why, size_t why_bytes,
                           tier_disk **ret_disk);
 void tier_disk_serve(tier_disk *d, core *c);
@@ -30,6 +30,7 @@ void tier_disk_close(tier_disk *d, uint32_t limit_ms);
 
 int tier_disk_fd(const tier_disk *d); /* readable: tier_disk_step has something to do */
 void tier_disk_step(tier_disk *d);
+int tier_disk_up(const tier_disk *d);    /* its file is open */
 int tier_disk_waits(const tier_disk *d); /* a step is due all the same */
 /* A job of kind WRITE, READ or ERASE; core_job_done follows, not from within. */
 void tier_disk_submit(tier_disk *d, core_job *job);

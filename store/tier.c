@@ -87,6 +87,14 @@ static void plan(tier *t, uint64_t aside_bytes) {
     t->counts.aside_bytes = aside_bytes;
 }
 
+uint64_t tier_room_bytes(uint64_t budget_bytes) {
+    tier t = {.budget_bytes = budget_bytes};
+    if (budget_bytes < TIER_MIN_BUDGET_BYTES)
+        return 0;
+    plan(&t, 0);
+    return t.limit_bytes;
+}
+
 /* What lies aside never costs the file what it holds. */
 static void plan_beside(tier *t) {
     uint64_t bytes = tier_files_aside_bytes(&t->files);

@@ -43,6 +43,10 @@ enum {
 
 typedef struct tier tier;
 
+/* What the file of such a budget may grow to, with nothing aside; tier_usage has what it may now.
+ * 0: less than TIER_MIN_BUDGET_BYTES. */
+uint64_t tier_room_bytes(uint64_t budget_bytes);
+
 /* How the file was found. */
 typedef enum tier_found {
     TIER_FOUND_NONE = 0, /* there was none */

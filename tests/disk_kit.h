@@ -30,7 +30,7 @@ enum {
 #define HOST_BYTES ((uint64_t)N_FRAMES * FRAME_BYTES)
 
 static uint64_t seed = 1, rng;
-static uint32_t stall_ms = 30000, open_ms, lock_wait_ms = 100;
+static uint32_t stall_ms = 30000, open_ms, lock_wait_ms = 100, wait_ms;
 static const char realm_name[] = "the realm of this test";
 
 typedef struct bench {
@@ -108,6 +108,7 @@ static kvt_status try_open_disk(const char *dir, uint64_t budget, disk **ret_dis
                             .lock_wait_ms = lock_wait_ms,
                             .stall_ms = stall_ms,
                             .open_ms = open_ms,
+                            .wait_ms = wait_ms,
                             .done = done,
                             .found_realm = found_realm,
                             .found = found,

@@ -105,6 +105,42 @@ def case_stopped_while_it_hangs(folder):
     check(said and int(said[1]) >= 1000 and "full" not in d.log(), d.log())
 
 
+def case_start_on_a_disk_that_hangs(folder):
+    """What has the disk was killed with its daemon, and waits for it: the next daemon serves without, and has all
+    that is there when it is open."""
+    disk = os.path.join(folder, "disk")
+    tier = ["--set", "disk=64MiB", "--set", "disk_dir=" + disk, "--set", "max_pages=2000"]
+    replay = ["replay", many_pages(folder, 8), "--layers", "1", "--head-dim", "64", "--connect"]
+
+    def starts(d):
+        ran = run_tool(*replay, d.path)
+        check(ran.returncode == 0, ran.stdout, ran.stderr)
+
+    d = Daemon(folder, *tier)
+    starts(d)
+    until(lambda: d.status()["counts"]["pages_dirty"] == 0, "all is on disk")
+    d.finish()
+    holder = subprocess.Popen(["kvtrunkd-disk", "--disk-helper", disk, "1", "1", "1", "1", "1", "hold"],
+                              executable=os.path.join(BUILD, "tests", "test_disk"), stdout=subprocess.PIPE)
+    try:
+        check(holder.stdout.read(1) == b"!", "nobody holds it")
+        Daemon(folder, *tier).finish()  # it is ended before the disk is there
+        d = Daemon(folder, *tier)
+        check(f"process {holder.pid} has this disk tier, though its daemon, process 1, is gone" in d.log(), d.log())
+        check("is not open yet after 7 s" in d.log(), d.log())
+        starts(d)
+        counts = d.status()["counts"]
+        check(counts["pages_disk"] == 0 and counts["pages_dirty"] == 128, counts)
+    finally:
+        holder.kill()
+        holder.wait()
+    until(lambda: "answers again" in d.log() and "the disk holds" in d.log(), "it is open")
+    until(lambda: d.status()["counts"]["pages_dirty"] == 0, "all is on disk")
+    check(d.status()["counts"]["pages_disk"] == 128, d.status()["counts"])
+    check(d.status()["disk"]["collisions"] == 0, d.status()["disk"])
+    d.finish()
+
+
 def case_spill_ends_on_a_full_disk(folder):
     """It does not wait for its ten minutes, and says how many pages could not be written, and why."""
     d = Daemon(folder, "--set", "arena=48MiB", "--set", "disk=16MiB", "--set", "max_pages=6000", "--set",

@@ -8,6 +8,11 @@
 #include "daemon/disk_state.h"
 #include "tests/disk_kit.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
 /* --- the tests ---------------------------------------------------------------------------------
  */
 
@@ -702,6 +707,82 @@ static void test_stopped_orphan(void) {
     kit_remove(dir);
 }
 
+/* A helper, by its arguments, that has the directory and will not end: as one that was killed with
+ * its daemon, and waits within the kernel for a disk. See disk_holder.c. */
+static int be_holder(const char *dir) {
+    char path[300];
+    snprintf(path, sizeof path, "%s/lock", dir);
+    int lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    CHECK(lock >= 0 && flock(lock, LOCK_EX) == 0);
+    CHECK(write(STDOUT_FILENO, "!", 1) == 1);
+    for (;;)
+        pause();
+}
+
+static pid_t start_holder(const char *dir, pid_t of) {
+    int ready[2];
+    char daemon[16], said;
+    snprintf(daemon, sizeof daemon, "%d", (int)of);
+    CHECK(pipe(ready) == 0);
+    pid_t pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        dup2(ready[1], STDOUT_FILENO);
+        execl("/proc/self/exe", "kvtrunkd-disk", "--disk-helper", dir, "1", "1", "1", "1", daemon,
+              "hold", (char *)NULL);
+        _exit(99);
+    }
+    close(ready[1]);
+    CHECK(read(ready[0], &said, 1) == 1);
+    close(ready[0]);
+    return pid;
+}
+
+static void end_holder(pid_t pid) {
+    CHECK(kill(pid, SIGKILL) == 0);
+    CHECK(waitpid(pid, NULL, 0) == pid);
+}
+
+/* It is not open in time: disk_open is back all the same, and what is there comes when it is. One
+ * whose daemon lives is an error as ever. */
+static void test_late(void) {
+    const char *dir = kit_dir("late");
+    static job j;
+    disk_stats before, stats;
+    int p = 0;
+    uint32_t lost = b.n_lost;
+    disk *d;
+    new_tree();
+    open_disk(dir);
+    write_range(0, 100);
+    disk_count(b.d, &before);
+    disk_close(b.d, 60000);
+    wait_ms = 500;
+    pid_t holder = start_holder(dir, getpid());
+    CHECK_EQ(try_open_disk(dir, BUDGET, &d), KVT_EBUSY);
+    end_holder(holder);
+    holder = start_holder(dir, 1);
+    open_disk(dir);
+    wait_ms = 0;
+    CHECK(!disk_up(b.d) && b.n_found == 0);
+    disk_count(b.d, &stats);
+    CHECK_EQ(stats.map_bytes, before.map_bytes);
+    CHECK(stats.silent_ms >= 500);
+    job_new(&j, DISK_READ, &p, 1);
+    CHECK_EQ(submit(&j), KVT_EBUSY);
+    end_holder(holder);
+    wait_scan();
+    CHECK_EQ(b.n_found, 100);
+    read_all();
+    disk_count(b.d, &stats);
+    CHECK_EQ(stats.restarts, 0); /* the very one that waited */
+    CHECK_EQ(stats.files_lost, 0);
+    CHECK_EQ(b.n_lost, lost);
+    disk_close(b.d, 60000);
+    kit_remove(dir);
+}
+
 /* What may not be asked for. */
 static void test_refused(void) {
     static job j, many[40];
@@ -746,6 +827,8 @@ static void host_open(void) {
 
 int main(int argc, char **argv) {
     disk_helper_main(argc, argv);
+    if (argc == 9 && strcmp(argv[8], "hold") == 0)
+        return be_holder(argv[2]);
     uint32_t rounds = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 0) : 40;
     rng = seed;
     host_open();
@@ -759,6 +842,7 @@ int main(int argc, char **argv) {
     test_away();
     test_orphan();
     test_stopped_orphan();
+    test_late();
     test_cut();
     test_removed();
     test_doubt();

@@ -132,6 +132,34 @@ static void flush_while_read(e2e_daemon *d, e2e_worker *w) {
     CHECK_EQ(e2e_held(w, tokens, N), 0);
 }
 
+/* The flushed page is kept in part: the rest of it is what goes on from there, so that counts, too.
+ */
+static void extend_within_flushed(e2e_daemon *d, e2e_worker *w) {
+    enum { KEPT = 2 * PAGE + 3, MORE = 20 };
+    uint32_t tokens[E2E_MAX_TOKENS], sibling[E2E_MAX_TOKENS], other[E2E_MAX_TOKENS];
+    kvt_lease *lease;
+    kvt_lease_info info;
+    kvt_flush_info flushed;
+    e2e_path(21, tokens);
+    memcpy(sibling, tokens, sizeof tokens); /* shares what is kept, but for a token */
+    sibling[KEPT - 1]++;
+    memcpy(other, tokens, sizeof tokens);
+    for (uint32_t i = 0; i < MORE; i++)
+        other[KEPT + i]++;
+    fill(w, tokens, N);
+    CHECK_EQ(kvt_acquire(w->client, tokens, N, 0, &lease), KVT_OK);
+    CHECK_EQ(kvt_flush(w->client, KVT_FLUSH_PREFIX, 0, tokens, 2 * PAGE + 1, &flushed), KVT_OK);
+    fill(w, sibling, N);
+    CHECK_EQ(kvt_extend(lease, KEPT, other + KEPT, MORE, KVT_CLAIM), KVT_OK);
+    kvt_lease_get(lease, &info);
+    CHECK_EQ(info.held_tokens, KEPT);
+    CHECK_EQ(info.claimed_tokens, 0);
+    CHECK_EQ(e2e_read(w, lease, other), KVT_OK);
+    CHECK_EQ(kvt_release(lease), KVT_OK);
+    CHECK_EQ(e2e_held(w, other, KEPT + MORE), KEPT - 1); /* of the sibling's */
+    CHECK_EQ(e2e_count(d, "flushed_held"), 0);
+}
+
 /* An adapter that is loaded anew under its old name is another: no page of the old one is served,
  * and flushing the old realm leaves the new one alone. */
 static kvt_client *open_adapter(const e2e_daemon *d, e2e_worker *w, const char *version) {
@@ -308,6 +336,7 @@ int main(void) {
     pins(&d, &w);
     pins_outlive(&d);
     flush_while_read(&d, &w);
+    extend_within_flushed(&d, &w);
     adapters(&d);
     claims_expire(&d);
     e2e_worker_close(&w);

@@ -39,12 +39,16 @@ static int filler(const e2e_daemon *d, uint64_t round) {
         kvt_lease *lease;
         prompt(round, i, tokens);
         e2e_say('g');
-        if (kvt_acquire(w.client, tokens, PROMPT_TOKENS, KVT_CLAIM, &lease) != KVT_OK)
+        kvt_status status = kvt_acquire(w.client, tokens, PROMPT_TOKENS, KVT_CLAIM, &lease);
+        if (status == KVT_OK) {
+            status = e2e_fill(&w, lease, tokens, SIZE_MAX);
+            kvt_release(lease);
+        }
+        if (status != KVT_OK) {
+            fprintf(stderr, "prompt %u of round %llu ends with %s: %s\n", i,
+                    (unsigned long long)round, kvt_status_name(status), kvt_last_error());
             break;
-        kvt_status status = e2e_fill(&w, lease, tokens, SIZE_MAX);
-        kvt_release(lease);
-        if (status != KVT_OK)
-            break;
+        }
     }
     e2e_worker_close(&w);
     return 0;
