@@ -851,7 +851,7 @@ kvt_status kvt_prefetch(kvt_client *client, const uint32_t *tokens, size_t n_tok
                         kvt_prefetch_info *ret_info);
 
 typedef struct kvt_spill_info {
-    uint64_t dirty_pages; /* that are not on disk yet; 0: all are, or there is no disk */
+    uint64_t dirty_pages; /* that wait for it, or never will be there and have no other copy */
     uint64_t disk_pages;  /* that are */
 } kvt_spill_info;
 

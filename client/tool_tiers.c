@@ -79,7 +79,7 @@ enum { LOOK_MS = 500 }; /* how often the daemon is asked whether its disk takes 
 /* What the daemon's report says of the disk. */
 typedef struct disk_view {
     uint64_t never, silent_ms;
-    char state[16]; /* "works", "full", "fails", "away" */
+    char state[16]; /* "works", "full", "fails", "silent", "away" */
 } disk_view;
 
 static int look(const tool_command *self, kvt_client *client, disk_view *ret) {
@@ -144,7 +144,7 @@ static void print_why(const kvt_spill_info *info, const disk_view *v) {
     else if (v->silent_ms >= 1000)
         printf("the disk has not answered for %s s\n", tool_number(v->silent_ms / 1000));
     if (v->never > 0 && v->never <= info->dirty_pages)
-        printf("%s of them never will be: see pages_never in kvtrunk(1), and the daemon's log\n",
+        printf("%s of them never will be: pages_never in kvtrunk(1) says which are so\n",
                tool_number(v->never));
 }
 

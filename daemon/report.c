@@ -171,7 +171,9 @@ static void put_disk(json_writer *w, const disk_stats *stats, const core *c) {
                                          [CORE_DISK_FAILS] = "fails",
                                          [CORE_DISK_AWAY] = "away"};
     json_open(w, "disk", '{');
-    json_put_text(w, "state", states[core_disk_state(c)]);
+    core_disk state = core_disk_state(c);
+    int is_silent = state == CORE_DISK_WORKS && stats->silent_ms >= DISK_SILENT_MS;
+    json_put_text(w, "state", is_silent ? "silent" : states[state]);
     json_put_u64(w, "silent_ms", stats->silent_ms);
     json_put_u64(w, "records", stats->records);
     json_put_u64(w, "file_used_bytes", stats->bytes);

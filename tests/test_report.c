@@ -36,9 +36,11 @@ void core_count_arena(const core *c, uint32_t arena, core_arena_counts *ret_coun
     *ret_counts = (core_arena_counts){.arena_bytes = UINT64_MAX, .used_bytes = arena, .ranks = 3};
 }
 
+static core_disk disk_state = CORE_DISK_FULL;
+
 core_disk core_disk_state(const core *c) {
     (void)c;
-    return CORE_DISK_FULL;
+    return disk_state;
 }
 
 int core_each_session(const core *c, int (*visit)(void *context, const core_session_info *session),
@@ -164,16 +166,24 @@ static void test_status(void) {
 }
 
 static void test_disk(void) {
-    static const disk_stats stats = {.silent_ms = 4711, .records = 7};
+    static const char *const heads[] = {
+        "\"disk\":{\"state\":\"full\",\"silent_ms\":5000,\"records\":7,",
+        "\"disk\":{\"state\":\"silent\",\"silent_ms\":5000,\"records\":7,",
+        "\"disk\":{\"state\":\"works\",\"silent_ms\":4999,\"records\":7,"};
+    disk_stats stats = {.silent_ms = DISK_SILENT_MS, .records = 7};
     size_t n;
     char *text = status_in(1 << 20, &n);
     CHECK(!strstr(text, "\"disk\":{"));
     free(text);
     facts.on_disk = &stats;
-    text = status_in(1 << 20, &n);
+    for (size_t i = 0; i < sizeof heads / sizeof heads[0]; i++) {
+        text = status_in(1 << 20, &n);
+        CHECK_MSG(strstr(text, heads[i]), "no %s", heads[i]);
+        free(text);
+        stats.silent_ms -= i == 1;
+        disk_state = CORE_DISK_WORKS;
+    }
     facts.on_disk = NULL;
-    CHECK(strstr(text, "\"disk\":{\"state\":\"full\",\"silent_ms\":4711,\"records\":7,"));
-    free(text);
 }
 
 /* One is told of at the head as well; of several the list tells. */
