@@ -353,7 +353,8 @@ const param params[] = {
      .text = "Directory for pages on disk; made if it is not there, mode 0700. One that others may "
              "write, or that belongs to another user, is refused, and one with another program's "
              "`data.mdb` in it. Every sealed page is written there "
-             "soon, and found again after a restart. One daemon uses it at a time. "
+             "soon, and found again after a restart. One daemon uses it at a time. A start waits 7 "
+             "s for a disk that does not answer; what is there is found when it does. "
              "Empty: pages are kept in memory only."},
     {.name = "disk",
      .type = PARAM_SIZE,
