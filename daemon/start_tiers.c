@@ -44,6 +44,14 @@ static int is_stopped(void *context) {
            (sigismember(&waiting, SIGTERM) > 0 || sigismember(&waiting, SIGINT) > 0);
 }
 
+/* Many tenants on one disk are not to wait for it one after another. */
+static int one_hangs(const tenant *t) {
+    for (uint32_t i = 0; i < t->index; i++)
+        if (t->shell->tenants[i].disk && !tier_disk_up(t->shell->tenants[i].disk))
+            return 1;
+    return 0;
+}
+
 /* Before the tenant's threads are started: the helper process then has the least to do with them. A
  * directory that several tenants name has one for each of them in it. */
 static int open_disk(tenant *t) {
@@ -65,6 +73,7 @@ static int open_disk(tenant *t) {
                                 .host_fd = t->host.fd,
                                 .host_bytes = t->host.bytes,
                                 .now_ms = shell_now_ms,
+                                .is_hanging = one_hangs(t),
                                 .is_stopped = is_stopped};
     notify_send("STATUS=opening %s", dir);
     kvt_status status = tier_disk_open(&wanted, why, sizeof why, &t->disk);

@@ -13,7 +13,8 @@ enum {
     MAX_REQUESTS = 32, /* more than the core has jobs for the disk */
     MAX_REALMS = DISK_MAX_REALMS / 2,
     LOCK_WAIT_MS = 5000,
-    WAIT_MS = 7000,      /* somewhat more: that another daemon has it ends the start */
+    WAIT_MS = 7000, /* somewhat more: that another daemon has it ends the start */
+    BRIEF_WAIT_MS = 1000,
     LOW_BYTES = 8 << 20, /* twice what the tier leaves free of a budget, at most */
 };
 
@@ -253,7 +254,7 @@ kvt_status tier_disk_open(const tier_disk_options *options, char *why, size_t wh
                            .max_requests = MAX_REQUESTS,
                            .lock_wait_ms = LOCK_WAIT_MS,
                            .silent_ms = DISK_SILENT_MS,
-                           .wait_ms = WAIT_MS,
+                           .wait_ms = options->is_hanging ? BRIEF_WAIT_MS : WAIT_MS,
                            .context = d,
                            .is_stopped = on_is_stopped,
                            .done = on_done,

@@ -18,6 +18,7 @@ typedef struct tier_disk_options {
     uint64_t host_bytes;
     uint64_t (*now_ms)(void *context); /* the core's clock */
     int (*is_stopped)(void *context);  /* while it is opened: see disk.h; its context is NULL */
+    int is_hanging; /* another tenant's was waited for in vain: this one is not, for so long */
 } tier_disk_options;
 
 /* Starts the disk, and waits a few seconds for it: it need not be up then. What it finds is told to

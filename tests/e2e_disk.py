@@ -105,6 +105,14 @@ def case_stopped_while_it_hangs(folder):
     check(said and int(said[1]) >= 1000 and "full" not in d.log(), d.log())
 
 
+def start_holder(disk):
+    """What has the directory is, by its arguments, a disk helper whose daemon is gone, and does not end."""
+    holder = subprocess.Popen(["kvtrunkd-disk", "--disk-helper", disk, "1", "1", "1", "1", "1", "hold"],
+                              executable=os.path.join(BUILD, "tests", "test_disk"), stdout=subprocess.PIPE)
+    check(holder.stdout.read(1) == b"!", "nobody holds it")
+    return holder
+
+
 def case_start_on_a_disk_that_hangs(folder):
     """What has the disk was killed with its daemon, and waits for it: the next daemon serves without, and has all
     that is there when it is open."""
@@ -120,10 +128,8 @@ def case_start_on_a_disk_that_hangs(folder):
     starts(d)
     until(lambda: d.status()["counts"]["pages_dirty"] == 0, "all is on disk")
     d.finish()
-    holder = subprocess.Popen(["kvtrunkd-disk", "--disk-helper", disk, "1", "1", "1", "1", "1", "hold"],
-                              executable=os.path.join(BUILD, "tests", "test_disk"), stdout=subprocess.PIPE)
+    holder = start_holder(disk)
     try:
-        check(holder.stdout.read(1) == b"!", "nobody holds it")
         Daemon(folder, *tier).finish()  # it is ended before the disk is there
         d = Daemon(folder, *tier)
         check(f"process {holder.pid} has this disk tier, though its daemon, process 1, is gone" in d.log(), d.log())
@@ -138,6 +144,32 @@ def case_start_on_a_disk_that_hangs(folder):
     until(lambda: d.status()["counts"]["pages_dirty"] == 0, "all is on disk")
     check(d.status()["counts"]["pages_disk"] == 128, d.status()["counts"])
     check(d.status()["disk"]["collisions"] == 0, d.status()["disk"])
+    d.finish()
+
+
+def case_tenants_start_on_a_disk_that_hangs(folder):
+    """They do not wait for it one after another, and each has its own when it is open."""
+    disk, config = os.path.join(folder, "disk"), os.path.join(folder, "config")
+    with open(config, "w", encoding="ascii") as file:
+        json.dump({"tenants": [{"name": name, "uids": [os.geteuid() + i]} for i, name in
+                               enumerate(("red", "green", "blue"))], "max_pages": 1000, "disk": "16MiB",
+                   "disk_dir": disk, "arena": "4MiB"}, file)
+    def times(name):
+        return d.log().count(f"tenant {name}: the disk holds")
+
+    Daemon(folder, "--config", config).finish()
+    holders = [start_holder(os.path.join(disk, name)) for name in ("red", "blue")]
+    try:
+        d = Daemon(folder, "--config", config)
+        check(f"{disk}/red is not open yet after 7 s" in d.log(), d.log())
+        check(f"{disk}/blue is not open yet after 1 s" in d.log(), d.log())
+        until(lambda: times("green") == 2, "one is open")
+        check(times("red") == 1 and times("blue") == 1, d.log())
+    finally:
+        for holder in holders:
+            holder.kill()
+            holder.wait()
+    until(lambda: times("red") == 2 and times("blue") == 2, "all are open")
     d.finish()
 
 
