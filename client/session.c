@@ -351,7 +351,7 @@ void kvt_session_ended(void *client) {
     pthread_attr_t detached;
     pthread_t thread;
     pthread_mutex_lock(&c->lock);
-    int wanted = c->arena && !c->closing;
+    int wanted = !c->closing && c->arena; /* in this order: kvt_close takes no lock any more */
     c->refs += (uint32_t)wanted;
     pthread_mutex_unlock(&c->lock);
     if (!wanted)

@@ -252,14 +252,15 @@ static void on_pipe(nng_pipe pipe, nng_pipe_ev event, void *argument) {
     (void)pipe;
     uplink *l = argument;
     kvt_transport *t = l->transport;
-    int tells = 0;
+    /* t's own may be gone when this is called: kvt_transport_close takes it away, and waits. */
+    void (*ended)(void *context) = NULL;
     pthread_mutex_lock(&t->lock);
     if (l->closing) {
         /* nothing of it counts any more */
     } else if (event == NNG_PIPE_EV_REM_POST) {
         link_lost(l);
-        tells = l == t->links && t->ended;
-        t->n_telling += (uint32_t)tells;
+        ended = l == t->links ? t->ended : NULL;
+        t->n_telling += ended != NULL;
     } else if (l == t->links) {
         l->n_pipes++;
         l->connected = 1;
@@ -268,9 +269,9 @@ static void on_pipe(nng_pipe pipe, nng_pipe_ev event, void *argument) {
         link_retire(l); /* an abandoned one recovers: too late, but it can be closed now */
     }
     pthread_mutex_unlock(&t->lock);
-    if (!tells)
+    if (!ended)
         return;
-    t->ended(t->context);
+    ended(t->context);
     pthread_mutex_lock(&t->lock);
     t->n_telling--;
     pthread_cond_broadcast(&t->changed);

@@ -99,6 +99,33 @@ static void test_close(int rounds) {
     fake_close(&fake);
 }
 
+static int n_asked; /* STATUS, before the one that is cut */
+
+static void *cut(void *argument) {
+    fake_wait_seen(argument, KVT_OP_STATUS, n_asked + 1);
+    fake_cut_all(argument);
+    return NULL;
+}
+
+/* The connection breaks, and the client is closed at once by whom that told: the library may just
+ * be about to be told, too. */
+static void test_close_cut(int rounds) {
+    begin();
+    fake_do(&fake, KVT_OP_STATUS, FAKE_LOSE_REPLY, 1 << 30);
+    for (int i = 0; i < rounds; i++) {
+        pthread_t thread;
+        char *text;
+        kvt_client *client = kit_open(&fake);
+        n_asked = fake_seen(&fake, KVT_OP_STATUS);
+        CHECK(pthread_create(&thread, NULL, cut, &fake) == 0);
+        CHECK_STATUS(kvt_status_json(client, &text), KVT_ECONN);
+        kvt_close(client);
+        CHECK(pthread_join(thread, NULL) == 0);
+        fake_end_sessions(&fake); /* whose GOODBYE was lost */
+    }
+    fake_close(&fake);
+}
+
 /* Threads that wait for a daemon to come, or for another to bring the session up. */
 static void test_close_unconnected(void) {
     begin();
@@ -306,6 +333,7 @@ static void test_stolen(int rounds) {
 int main(int argc, char **argv) {
     int rounds = argc > 1 ? atoi(argv[1]) : 1000;
     test_close(rounds);
+    test_close_cut(rounds);
     test_close_unconnected();
     test_order();
     test_faults();
