@@ -221,6 +221,9 @@ static void test_decode_elsewhere(void) {
     int to, from;
     pid_t child = start("import", &to, &from);
     world_open(&w);
+#ifndef KVT_REAL_CUDA
+    fake_cuda_set_delay(3000000, 1); /* an importer that does not wait for it is there before */
+#endif
     export_pages(&w, &e, &m);
     write_all(to, &m, sizeof m);
     CHECK_EQ(end_of(child), 0);
