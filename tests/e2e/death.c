@@ -68,7 +68,7 @@ static void stale_leases(e2e_daemon *d, const char *const *settings) {
     kvt_lease *lease, *other;
     for (uint32_t i = 0; i < 100; i++)
         tokens[i] = 900000 + i;
-    e2e_worker_open(&w, d, 99, 5000);
+    e2e_worker_open(&w, d, 99, 20000);
     uint64_t boot = kvt_boot_id(w.client);
     CHECK_EQ(kvt_acquire(w.client, tokens, 100, KVT_CLAIM, &lease), KVT_OK);
     CHECK_EQ(e2e_fill(&w, lease, tokens, SIZE_MAX), KVT_OK);

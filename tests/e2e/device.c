@@ -739,7 +739,7 @@ static int victim(const e2e_daemon *d, uint64_t step) {
 /* Works as long as it is let, whatever becomes of the daemon meanwhile. */
 static int survivor(const e2e_daemon *d, uint64_t number) {
     e2e_worker w;
-    e2e_worker_open(&w, d, number, 2000);
+    e2e_worker_open(&w, d, number, 20000);
     do {
         e2e_request(&w);
         e2e_say('c');

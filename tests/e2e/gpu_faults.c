@@ -183,7 +183,7 @@ static void test_failed_gpu(e2e_daemon *d, const char *const *settings) {
     setenv("KVT_FAKE_CUDA_BREAK", file, 1);
     e2e_start(d, settings);
     unsetenv("KVT_FAKE_CUDA_BREAK");
-    e2e_worker_open(&w, d, 4, 2000);
+    e2e_worker_open(&w, d, 4, 20000);
     e2e_request(&w);
     snprintf(command, sizeof command, ": > '%s'", file);
     CHECK(system(command) == 0);

@@ -34,9 +34,10 @@ static void fill(e2e_worker *w, uint64_t round, uint32_t number) {
 static int filler(const e2e_daemon *d, uint64_t round) {
     e2e_worker w;
     uint32_t tokens[E2E_MAX_TOKENS];
-    e2e_worker_open(&w, d, round, 3000);
+    e2e_worker_open(&w, d, round, 20000);
     for (uint32_t i = SETTLED; i < UNDER_WAY; i++) {
         kvt_lease *lease;
+        time_t start = time(NULL);
         prompt(round, i, tokens);
         e2e_say('g');
         kvt_status status = kvt_acquire(w.client, tokens, PROMPT_TOKENS, KVT_CLAIM, &lease);
@@ -45,8 +46,9 @@ static int filler(const e2e_daemon *d, uint64_t round) {
             kvt_release(lease);
         }
         if (status != KVT_OK) {
-            fprintf(stderr, "prompt %u of round %llu ends with %s: %s\n", i,
-                    (unsigned long long)round, kvt_status_name(status), kvt_last_error());
+            fprintf(stderr, "prompt %u of round %llu ends after %lld s with %s: %s\n", i,
+                    (unsigned long long)round, (long long)(time(NULL) - start),
+                    kvt_status_name(status), kvt_last_error());
             break;
         }
     }
