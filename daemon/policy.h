@@ -1,5 +1,5 @@
 /*
- * policy.h - which tail goes first: the keys that order radix.h's heap. The policy chooses, the
+ * policy.h - which tail goes first: the keys by which radix.h finds it. The policy chooses, the
  * core acts. It is a pure function of what it is told: no clock, no I/O, no allocation after its
  * start, the same answers for the same calls. One block of memory, sized when it is made.
  *

@@ -80,8 +80,7 @@ static kvt_status audit_root(const audit *a, radix_node root) {
     if (record->up != RADIX_NONE || record->left != RADIX_NONE || record->right != RADIX_NONE ||
         record->n_tokens != 0 || record->best_held != 0 ||
         (record->flags & (RADIX_LIVE | RADIX_HELD)) != RADIX_LIVE || record->depth != 0 ||
-        node_slot(record) != 0 || record->page_tokens < 1 ||
-        record->page_tokens > tree->limits.page_tokens)
+        record->page_tokens < 1 || record->page_tokens > tree->limits.page_tokens)
         return broken(a, "root %u has what only a page may have", root);
     return KVT_OK;
 }
@@ -145,34 +144,67 @@ static kvt_status audit_busy(const audit *a, radix_node node) {
     uint32_t busy = node_pins(record) > 0;
     for (radix_node child = radix_first_child(tree, node); child != RADIX_NONE;
          child = radix_next_sibling(tree, child))
-        busy += node_busy(record_at(tree, child)) > 0;
-    if (busy != node_busy(record))
+        busy += record_at(tree, child)->busy > 0;
+    if (busy != record->busy)
         return broken(a, "node %u: pins and busy children make %u, noted as %u", node, busy,
-                      node_busy(record));
+                      record->busy);
     return KVT_OK;
 }
 
-static kvt_status audit_heap(const audit *a, radix_node page) {
+static kvt_status audit_standing(const audit *a, radix_node page) {
     const radix *tree = a->tree;
-    uint32_t slot = node_slot(record_at(tree, page));
-    if ((slot != 0) != node_may_go(tree, page))
-        return broken(a, "page %u %s go, but %s in the heap", page,
-                      node_may_go(tree, page) ? "may" : "may not", slot != 0 ? "is" : "is not");
-    if (slot == 0)
+    if (radix_cold_stands(tree, page) != node_may_go(tree, page))
+        return broken(a, "page %u %s go, but %s for going", page,
+                      node_may_go(tree, page) ? "may" : "may not",
+                      node_may_go(tree, page) ? "does not stand" : "stands");
+    return KVT_OK;
+}
+
+/* One of those that group `group` of a level is made of: RADIX_NONE or one that stands. */
+static kvt_status audit_first(const audit *a, uint32_t level, uint32_t group, radix_node page) {
+    const radix *tree = a->tree;
+    radix_node first = *first_page_at(tree, level, group);
+    if (page == RADIX_NONE || page == first)
         return KVT_OK;
-    if (slot < RADIX_HEAP_TOP || slot - RADIX_HEAP_TOP >= tree->n_heap)
-        return broken(a, "page %u: heap slot %u of %u", page, slot, tree->n_heap);
-    radix_node there = heap_at(tree, slot)->page;
-    if (there != page)
-        return broken(a, "page %u: its heap slot has page %u", page, there);
-    if (heap_at(tree, slot)->rough != radix_heap_rough(*key_at(tree, page)))
-        return broken(a, "page %u: the heap has the rough key of another key", page);
-    if (slot == RADIX_HEAP_TOP)
-        return KVT_OK;
-    radix_node above = heap_at(tree, heap_slot_above(slot))->page;
-    if (radix_heap_before(tree, page, above))
-        return broken(a, "page %u goes before page %u, which stands above it in the heap", page,
-                      above);
+    if (first == RADIX_NONE || radix_cold_before(tree, page, first))
+        return broken(a, "page %u goes before page %u, which is first of group %u on level %u",
+                      page, first, group, level);
+    return KVT_OK;
+}
+
+static kvt_status audit_group(const audit *a, uint32_t level, uint32_t group) {
+    const radix *tree = a->tree;
+    radix_node first = *first_page_at(tree, level, group);
+    uint64_t key = first == RADIX_NONE ? UINT64_MAX : *key_at(tree, first);
+    int is_below = first == RADIX_NONE;
+    for (uint32_t i = group * RADIX_GROUP; i < (group + 1) * RADIX_GROUP; i++) {
+        radix_node page = level > 1                    ? *first_page_at(tree, level - 1, i)
+                          : radix_cold_stands(tree, i) ? i
+                                                       : RADIX_NONE;
+        kvt_status status = audit_first(a, level, group, page);
+        if (status != KVT_OK)
+            return status;
+        is_below |= page == first;
+    }
+    if (!is_below)
+        return broken(a, "page %u is first of group %u on level %u, and not below", first, group,
+                      level);
+    if (*first_key_at(tree, level, group) != key)
+        return broken(a, "group %u on level %u has another key than its first", group, level);
+    return KVT_OK;
+}
+
+/* From the pages up: what a level is made of has been checked. */
+static kvt_status audit_tournament(const audit *a) {
+    uint32_t n = a->tree->pages.n_fresh ? a->tree->pages.n_fresh + 1 : 0;
+    for (uint32_t level = 1; level <= a->tree->n_levels; level++) {
+        n = (n + RADIX_GROUP - 1) / RADIX_GROUP;
+        for (uint32_t group = 0; group < n; group++) {
+            kvt_status status = audit_group(a, level, group);
+            if (status != KVT_OK)
+                return status;
+        }
+    }
     return KVT_OK;
 }
 
@@ -190,17 +222,17 @@ static kvt_status audit_each(const audit *a, const radix_stock *stock,
 
 static kvt_status audit_counts(const audit *a) {
     const radix *tree = a->tree;
-    uint32_t n_busy = 0, n_heap = 0;
+    uint32_t n_busy = 0, n_cold = 0;
     for (uint32_t i = 1; i <= tree->pages.n_fresh; i++) {
         if (!is_live_page(a, i))
             continue;
-        n_busy += node_busy(record_at(tree, i)) > 0;
-        n_heap += node_slot(record_at(tree, i)) != 0;
+        n_busy += record_at(tree, i)->busy > 0;
+        n_cold += (uint32_t)radix_cold_stands(tree, i);
     }
     if (n_busy != tree->n_busy)
         return broken(a, "%u pages are busy, counted as %u", n_busy, tree->n_busy);
-    if (n_heap != tree->n_heap)
-        return broken(a, "%u pages in the heap, counted as %u", n_heap, tree->n_heap);
+    if (n_cold != tree->n_cold)
+        return broken(a, "%u pages may go, counted as %u", n_cold, tree->n_cold);
     radix_counts counts;
     radix_count(tree, &counts);
     if ((uint64_t)counts.free + counts.busy + counts.idle != counts.max_pages)
@@ -221,8 +253,8 @@ kvt_status radix_audit(const radix *tree, char *why, size_t why_bytes) {
         (status = audit_each(&a, pages, audit_order)) != KVT_OK ||
         (status = audit_each(&a, roots, audit_busy)) != KVT_OK ||
         (status = audit_each(&a, pages, audit_busy)) != KVT_OK ||
-        (status = audit_each(&a, pages, audit_heap)) != KVT_OK ||
-        (status = audit_counts(&a)) != KVT_OK)
+        (status = audit_each(&a, pages, audit_standing)) != KVT_OK ||
+        (status = audit_tournament(&a)) != KVT_OK || (status = audit_counts(&a)) != KVT_OK)
         return status;
     return KVT_OK;
 }

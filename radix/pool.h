@@ -1,15 +1,15 @@
 /*
  * pool.h - how a tree lies in its block. Private to radix/.
  *
- *   block:  [radix][records][keys][handles of slot 0][of slot 1]...[heap][tokens]
+ *   block:  [radix][records][keys][handles of slot 0][of slot 1]...[standing][firsts][tokens]
  *
  * All arrays are indexed by node id and start at a multiple of 64 bytes from the block's start;
- * what is stored is only ever an id, a heap slot or an offset, so a copy of the block at another
+ * what is stored is only ever an id or an offset, so a copy of the block at another
  * address is the same tree. Pages have the ids 1 .. max_pages, roots those behind; id 0 is no node,
  * its record stays zero so that "the longest held page below no node" reads as 0 without a branch.
  *
  * Memory per page beyond its tokens, with one slot:
- *   record 32 + key 8 + handle 4 + heap item 8 = 52 bytes.
+ *   record 32 + key 8 + handle 4 + standing 1/8 + firsts 12/7 = 46 bytes.
  * Records and keys lie apart because a match reads only records and tokens; two records share a
  * cache line and none lies in two. Neither array is touched before an id is given out for the first
  * time, and that of a slot not before a page whose root has so many is: slots that no realm needs
@@ -21,7 +21,11 @@
 #include "client/assert.h"
 #include "radix/radix.h"
 
-enum { RADIX_ALIGN_BYTES = 64 };
+enum {
+    RADIX_ALIGN_BYTES = 64,
+    RADIX_GROUP = 8,       /* see coldest.c */
+    RADIX_MAX_LEVELS = 11, /* 8^11 > 2^30 */
+};
 
 enum {
     RADIX_LIVE = 1, /* given out */
@@ -39,27 +43,14 @@ typedef struct radix_record {
     uint8_t
         best_held; /* most tokens of any held page in the treap below and with this one; 0: none */
     uint32_t up;   /* whatever links here: a sibling, or the parent whose child this is */
-    uint32_t
-        busy;      /* (pins > 0) + the number of busy children; or, of a page that stands in the
-                      heap and so is not busy, RADIX_IN_HEAP | its slot there: node_busy, node_slot */
+    uint32_t busy; /* (pins > 0) + the number of busy children */
     uint32_t pins; /* RADIX_HIDDEN is its highest bit: node_pins, node_is_hidden */
     uint32_t depth;
 } radix_record;
 
-#define RADIX_HIDDEN  0x80000000u
-#define RADIX_IN_HEAP 0x80000000u
-
-/* What the heap moves about: most comparisons need no more than this. */
-typedef struct radix_heap_item {
-    uint32_t rough; /* the key's first 27 bits and how many follow: smaller only if the key is */
-    radix_node page;
-} radix_heap_item;
+#define RADIX_HIDDEN 0x80000000u
 
 _Static_assert(sizeof(radix_record) == 32, "radix_record");
-_Static_assert(sizeof(radix_record) + sizeof(uint64_t) + sizeof(uint32_t) +
-                       sizeof(radix_heap_item) <=
-                   52,
-               "at most 52 bytes a page beyond its tokens, with one slot");
 _Static_assert(sizeof(size_t) == 8, "radix_bytes counts to 2^40");
 
 /*
@@ -80,11 +71,14 @@ struct radix {
     radix_stock pages;
     radix_stock roots;
     uint32_t n_busy; /* pages */
-    uint32_t n_heap;
+    uint32_t n_cold; /* pages that may go */
+    uint32_t n_levels;
     uint64_t records_at; /* offsets from the block's start in bytes */
     uint64_t keys_at;
     uint64_t handles_at;
-    uint64_t heap_at;
+    uint64_t standing_at;
+    uint64_t first_keys_at[RADIX_MAX_LEVELS]; /* of level 1, 2 .. */
+    uint64_t first_pages_at[RADIX_MAX_LEVELS];
     uint64_t tokens_at;
     uint64_t bytes;
 };
@@ -104,11 +98,28 @@ static inline const uint64_t *key_at(const radix *tree, radix_node node) {
 static inline uint64_t *key_edit(radix *tree, radix_node node) {
     return (uint64_t *)(void *)((char *)tree + tree->keys_at) + node;
 }
-static inline const radix_heap_item *heap_at(const radix *tree, uint32_t slot) {
-    return (const radix_heap_item *)(const void *)((const char *)tree + tree->heap_at) + slot;
+/* A bit for each of a group of ids: it may go. */
+static inline const uint8_t *standing_at(const radix *tree, uint32_t group) {
+    return (const uint8_t *)tree + tree->standing_at + group;
 }
-static inline radix_heap_item *heap_edit(radix *tree, uint32_t slot) {
-    return (radix_heap_item *)(void *)((char *)tree + tree->heap_at) + slot;
+static inline uint8_t *standing_edit(radix *tree, uint32_t group) {
+    return (uint8_t *)tree + tree->standing_at + group;
+}
+/* Who is first of a group of the level below (level 1: of ids). */
+static inline const uint64_t *first_key_at(const radix *tree, uint32_t level, uint32_t group) {
+    return (const uint64_t *)(const void *)((const char *)tree + tree->first_keys_at[level - 1]) +
+           group;
+}
+static inline uint64_t *first_key_edit(radix *tree, uint32_t level, uint32_t group) {
+    return (uint64_t *)(void *)((char *)tree + tree->first_keys_at[level - 1]) + group;
+}
+static inline const radix_node *first_page_at(const radix *tree, uint32_t level, uint32_t group) {
+    return (const radix_node *)(const void *)((const char *)tree +
+                                              tree->first_pages_at[level - 1]) +
+           group;
+}
+static inline radix_node *first_page_edit(radix *tree, uint32_t level, uint32_t group) {
+    return (radix_node *)(void *)((char *)tree + tree->first_pages_at[level - 1]) + group;
 }
 static inline size_t handle_index(const radix *tree, radix_node node, uint32_t slot) {
     return ((size_t)1 + tree->limits.max_pages + tree->limits.max_roots) * slot + node;
@@ -154,14 +165,6 @@ static inline uint32_t node_pins(const radix_record *record) {
     return record->pins & ~RADIX_HIDDEN;
 }
 
-/* Its slot in the heap; 0: it is not there. */
-static inline uint32_t node_slot(const radix_record *record) {
-    return record->busy & RADIX_IN_HEAP ? record->busy & ~RADIX_IN_HEAP : 0;
-}
-static inline uint32_t node_busy(const radix_record *record) {
-    return record->busy & RADIX_IN_HEAP ? 0 : record->busy;
-}
-
 /* As a match sees it: what is hidden is never found. */
 static inline int node_is_held(const radix_record *record) {
     return (record->flags & RADIX_HELD) && !node_is_hidden(record);
@@ -192,10 +195,10 @@ static inline int node_may_have_children(const radix *tree, radix_node node) {
     return node_is_root(tree, node) || record->n_tokens == record->page_tokens;
 }
 
-/* What stands in the heap: pages that may go now. */
+/* A leaf without pins. */
 static inline int node_may_go(const radix *tree, radix_node node) {
     const radix_record *record = record_at(tree, node);
-    return !node_is_root(tree, node) && record->child == RADIX_NONE && node_busy(record) == 0;
+    return !node_is_root(tree, node) && record->child == RADIX_NONE && record->busy == 0;
 }
 
 /* --- siblings.c: the children of one node, ordered by their tokens -------------------------------
@@ -276,27 +279,21 @@ void radix_siblings_hold(radix *tree, radix_node node, int held);
 uint8_t radix_best_held(const radix *tree,
                         radix_node page); /* computed, of the links and noted ones */
 
-/* --- heap.c: pages that may go, coldest first ----------------------------------------------------
+/* --- coldest.c: pages that may go, the first of them
+ * -----------------------------------------------
  */
 
-enum { RADIX_HEAP_TOP = 3 };
-
-/* Four children a slot: those of slot s are 4s - 8 .. 4s - 5, see heap.c. */
-static inline uint32_t heap_slot_above(uint32_t slot) {
-    return slot / 4 + 2;
-}
-
-void radix_heap_add(radix *tree, radix_node page);
-void radix_heap_remove(radix *tree, radix_node page);
-/* `page` takes the place of `old`. */
-void radix_heap_replace(radix *tree, radix_node old, radix_node page);
-/* The key of a page that stands in the heap has changed. */
-void radix_heap_moved(radix *tree, radix_node page);
+/* The id is given out for the first time. */
+void radix_cold_fresh(radix *tree, radix_node page);
+/* Asks the processor for what removing the first one will look at: who makes room mostly needs more
+ * than one page. */
+void radix_cold_fetch_next(const radix *tree);
+void radix_cold_add(radix *tree, radix_node page);
+void radix_cold_remove(radix *tree, radix_node page);
+/* The key of a page that stands there has changed. */
+void radix_cold_moved(radix *tree, radix_node page);
 /* a goes before b: smaller key, or the deeper one of equals. */
-int radix_heap_before(const radix *tree, radix_node a, radix_node b);
-uint32_t radix_heap_rough(uint64_t key);
-/* Asks the processor for what removing the first one will look at, and the four that may come
- * next: who makes room mostly needs more than one page. */
-void radix_heap_fetch_next(const radix *tree);
+int radix_cold_before(const radix *tree, radix_node a, radix_node b);
+int radix_cold_stands(const radix *tree, radix_node page);
 
 #endif

@@ -3,8 +3,8 @@
  *
  * What always holds between calls, and radix_audit checks:
  *   busy(node) = (pins > 0) + busy children, so a node is busy iff it or something behind it is
- * pinned; a page stands in the heap iff it has no child and is not busy; the ids of a stock are
- * live or in its free list, never both.
+ * pinned; a page stands in the tournament iff it has no child and is not busy; the ids of a stock
+ * are live or in its free list, never both.
  */
 #include <string.h>
 
@@ -29,6 +29,19 @@ static uint64_t lay(uint64_t *bytes, uint64_t n, uint64_t item_bytes) {
     return at;
 }
 
+/* Whole groups, up to a level of one. */
+static void lay_out_tournament(const radix_limits *limits, uint64_t *bytes, radix *ret_tree) {
+    uint64_t n = (uint64_t)1 + limits->max_pages;
+    ret_tree->standing_at = lay(bytes, n / RADIX_GROUP + 1, 1);
+    do {
+        n = (n + RADIX_GROUP - 1) / RADIX_GROUP;
+        uint64_t n_whole = (n + RADIX_GROUP - 1) / RADIX_GROUP * RADIX_GROUP;
+        uint32_t level = ret_tree->n_levels++;
+        ret_tree->first_keys_at[level] = lay(bytes, n_whole, sizeof(uint64_t));
+        ret_tree->first_pages_at[level] = lay(bytes, n_whole, sizeof(radix_node));
+    } while (n > 1);
+}
+
 /* Fills in limits and offsets; 0 if a limit is out of range. */
 static int lay_out(const radix_limits *limits, radix *ret_tree) {
     if (limits == NULL || limits->max_pages < 1 || limits->max_pages > MAX_PAGES ||
@@ -43,8 +56,7 @@ static int lay_out(const radix_limits *limits, radix *ret_tree) {
     ret_tree->records_at = lay(&bytes, n_nodes, sizeof(radix_record));
     ret_tree->keys_at = lay(&bytes, n_nodes, sizeof(uint64_t));
     ret_tree->handles_at = lay(&bytes, n_nodes, sizeof(uint32_t) * limits->n_slots);
-    ret_tree->heap_at =
-        lay(&bytes, (uint64_t)RADIX_HEAP_TOP + limits->max_pages, sizeof(radix_heap_item));
+    lay_out_tournament(limits, &bytes, ret_tree);
     ret_tree->tokens_at =
         lay(&bytes, (uint64_t)1 + limits->max_pages, sizeof(uint32_t) * limits->page_tokens);
     ret_tree->bytes = bytes;
@@ -80,10 +92,10 @@ static radix_node take(radix *tree, radix_stock *stock, uint32_t n_slots) {
     radix_node node = stock->free;
     if (node != RADIX_NONE)
         stock->free = record_at(tree, node)->right;
-    else if (stock->n_fresh < stock->max)
-        node = stock->base + ++stock->n_fresh;
-    else
+    else if (stock->n_fresh == stock->max)
         return RADIX_NONE;
+    else if ((node = stock->base + ++stock->n_fresh) <= tree->limits.max_pages)
+        radix_cold_fresh(tree, node);
     stock->n_live++;
     *record_edit(tree, node) =
         (radix_record){.flags = (uint8_t)(RADIX_LIVE | (n_slots - 1) << RADIX_SLOTS_SHIFT)};
@@ -139,7 +151,7 @@ kvt_status radix_insert(radix *tree, radix_node parent, const uint32_t *tokens, 
     if (node == RADIX_NONE)
         return KVT_EFULL;
     if (node_may_go(tree, parent)) {
-        radix_heap_remove(tree, parent); /* it gets a child */
+        radix_cold_remove(tree, parent); /* it gets a child */
     }
     radix_record *record = record_edit(tree, node);
     record->page_tokens = page_tokens;
@@ -148,7 +160,7 @@ kvt_status radix_insert(radix *tree, radix_node parent, const uint32_t *tokens, 
     record->depth = record_at(tree, parent)->depth + 1;
     *key_edit(tree, node) = key;
     radix_siblings_add(tree, parent, node);
-    radix_heap_add(tree, node);
+    radix_cold_add(tree, node);
     *ret_node = node;
     return KVT_OK;
 }
@@ -160,13 +172,12 @@ kvt_status radix_remove(radix *tree, radix_node node) {
     int was_top = node_is_top(tree, node);
     radix_node up = record_at(tree, node)->up; /* the parent, if it was the top */
     radix_siblings_remove(tree, node);
-    /* A path that goes tail first has one key as a rule: the parent fits where its child stood. */
+    /* The parent first: as a rule it has the same key and does not change who is first. */
     if (was_top && node_may_go(tree, up))
-        radix_heap_replace(tree, node, up);
-    else
-        radix_heap_remove(tree, node);
+        radix_cold_add(tree, up);
+    radix_cold_remove(tree, node);
     give_back(tree, &tree->pages, node);
-    radix_heap_fetch_next(tree);
+    radix_cold_fetch_next(tree);
     return KVT_OK;
 }
 
@@ -178,7 +189,7 @@ static void busy_more(radix *tree, radix_node node) {
     while (node != RADIX_NONE) {
         radix_record *record = record_edit(tree, node);
         if (node_may_go(tree, node))
-            radix_heap_remove(tree, node);
+            radix_cold_remove(tree, node);
         if (record->busy++ > 0)
             return;
         tree->n_busy += !node_is_root(tree, node);
@@ -194,7 +205,7 @@ static void busy_less(radix *tree, radix_node node) {
             return;
         tree->n_busy -= !node_is_root(tree, node);
         if (node_may_go(tree, node))
-            radix_heap_add(tree, node);
+            radix_cold_add(tree, node);
         node = node_parent(tree, node);
     }
 }
@@ -223,13 +234,13 @@ void radix_unpin(radix *tree, radix_node node) {
 void radix_set_key(radix *tree, radix_node node, uint64_t key) {
     KVT_ASSERT(node_is_live(tree, node));
     *key_edit(tree, node) = key;
-    if (node_slot(record_at(tree, node)) != 0)
-        radix_heap_moved(tree, node);
+    if (node_may_go(tree, node))
+        radix_cold_moved(tree, node);
 }
 
 void radix_touch(radix *tree, radix_node node, uint64_t key) {
     radix_set_key(tree, node, key);
-    /* What is in front of a node has a child, so it does not stand in the heap. */
+    /* What is in front of a node has a child, so it does not stand in the tournament. */
     while ((node = node_parent(tree, node)) != RADIX_NONE)
         *key_edit(tree, node) = key;
 }
@@ -261,7 +272,7 @@ void radix_count(const radix *tree, radix_counts *ret_counts) {
         .free = tree->limits.max_pages - tree->pages.n_live,
         .busy = tree->n_busy,
         .idle = tree->pages.n_live - tree->n_busy,
-        .leaves = tree->n_heap,
+        .leaves = tree->n_cold,
         .roots = tree->roots.n_live,
     };
 }

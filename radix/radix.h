@@ -22,8 +22,8 @@
  * query's own place, and is found by comparing tokens: a hash decides nothing anywhere.
  *
  * Who may go. A node is BUSY if it is pinned or has a busy child; everything else may go, leaves
- * first: only the tail of a path is ever removed. Leaves that are not pinned stand in a heap
- * ordered by (key, deeper first): the policy sets the keys, radix_coldest gives the first to go.
+ * first: only the tail of a path is ever removed. The leaves that are not pinned are ordered by
+ * (key, deeper first): the policy sets the keys, radix_coldest gives the first to go.
  * Counts of busy and idle nodes are kept exactly at every step, never estimated.
  *
  * HELD. A node whose bytes are there (in every slot that its realm needs) is marked held by the
@@ -161,7 +161,7 @@ typedef struct radix_counts {
     uint32_t free;   /* free + busy + idle == max_pages, always */
     uint32_t busy;   /* pinned, or in front of a pinned one */
     uint32_t idle;   /* may go, tails first */
-    uint32_t leaves; /* idle leaves: what stands in the heap */
+    uint32_t leaves; /* idle leaves: one of them is the coldest */
     uint32_t roots;
 } radix_counts;
 void radix_count(const radix *tree, radix_counts *ret_counts);
@@ -188,9 +188,9 @@ int radix_walk(const radix *tree, radix_node root, int (*row)(void *context, con
 
 /*
  * Walks the whole structure and checks every invariant that is stated here: links both ways, order
- * of siblings, treap priorities, depths, busy counts recomputed from pins, heap membership and
- * order, free list disjoint from the live nodes, counts. KVT_EINTERNAL with a sentence in why (may
- * be NULL). For tests: O(pages), allocates nothing.
+ * of siblings, treap priorities, depths, busy counts recomputed from pins, who may go and who of
+ * them goes first, free list disjoint from the live nodes, counts. KVT_EINTERNAL with a sentence in
+ * why (may be NULL). For tests: O(pages), allocates nothing.
  */
 kvt_status radix_audit(const radix *tree, char *why, size_t why_bytes);
 

@@ -54,7 +54,7 @@ int radix_is_hidden(const radix *tree, radix_node node) {
 
 int radix_is_busy(const radix *tree, radix_node node) {
     KVT_ASSERT(node_is_live(tree, node));
-    return node_busy(record_at(tree, node)) > 0;
+    return record_at(tree, node)->busy > 0;
 }
 
 int radix_is_leaf(const radix *tree, radix_node node) {
@@ -99,7 +99,7 @@ static radix_run run_from(const radix *tree, radix_node first) {
         .n_tokens = record->n_tokens,
         .held = (record->flags & RADIX_HELD) != 0,
         .hidden = node_is_hidden(record),
-        .busy = node_busy(record) > 0,
+        .busy = record->busy > 0,
     };
     while (node_pins(record) == 0) {
         radix_node next = only_child(tree, run.last);

@@ -296,11 +296,13 @@ static uint32_t any_token(world *w) {
     return w->alphabet[percent(w, w->common_percent) ? 0 : below(w, w->n_alphabet)];
 }
 
-/* Few, so that many are equal; some that differ in their upper half alone, and some that differ
- * only behind what the heap has of them. */
+/* Few, so that many are equal; some that differ in their upper half alone, and some in their
+ * lower. */
 static uint64_t any_key(world *w) {
     if (percent(w, 60))
         return below(w, 6);
+    if (percent(w, 5))
+        return UINT64_MAX - below(w, 2);
     return percent(w, 50) ? (uint64_t)below(w, 3) << 33 | 3 : UINT64_C(1) << 40 | below(w, 6);
 }
 
