@@ -146,11 +146,13 @@ void radix_cold_fresh(radix *tree, radix_node page) {
 }
 
 void radix_cold_fetch_next(const radix *tree) {
-    const radix_record *next = record_at(tree, radix_coldest(tree));
-    uint32_t at = radix_coldest(tree) / GROUP;
-    __builtin_prefetch(record_at(tree, next->left), 1);
-    __builtin_prefetch(record_at(tree, next->right), 1);
-    __builtin_prefetch(record_at(tree, next->up), 1);
+    uint32_t at = radix_coldest(tree) / GROUP, top = tree->n_levels > 1 ? tree->n_levels - 1 : 1;
+    for (uint32_t i = 0; i < GROUP / 2; i++) {
+        const radix_record *soon = record_at(tree, *first_page_at(tree, top, i));
+        __builtin_prefetch(record_at(tree, soon->left), 1);
+        __builtin_prefetch(record_at(tree, soon->right), 1);
+        __builtin_prefetch(record_at(tree, soon->up), 1);
+    }
     __builtin_prefetch(standing_at(tree, at), 1);
     __builtin_prefetch(key_at(tree, at * GROUP));
     for (uint32_t level = 1; level < tree->n_levels; level++) {

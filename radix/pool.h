@@ -285,8 +285,8 @@ uint8_t radix_best_held(const radix *tree,
 
 /* The id is given out for the first time. */
 void radix_cold_fresh(radix *tree, radix_node page);
-/* Asks the processor for what removing the first one will look at: who makes room mostly needs more
- * than one page. */
+/* Asks the processor for what removing the first one will look at, and for the neighbours of those
+ * that may come next: who makes room mostly needs more than one page. */
 void radix_cold_fetch_next(const radix *tree);
 void radix_cold_add(radix *tree, radix_node page);
 void radix_cold_remove(radix *tree, radix_node page);
