@@ -13,8 +13,8 @@
  *
  * A page has its place by its id and never moves, so nothing says where it is, and a change reads
  * one line of eight keys a level, as far up as it changes who is first there. All of these lines
- * are known beforehand: they are asked for together. (A heap, which this was before, writes into
- * the record of each page that it moves, all over the memory.)
+ * are known beforehand: they are asked for together. (A heap would write into the record of each
+ * page that it moves, all over the memory.)
  *
  * The first of a group without any is page RADIX_NONE with the largest key. Lines are filled when
  * the first id of theirs is given out.

@@ -279,8 +279,7 @@ void radix_siblings_hold(radix *tree, radix_node node, int held);
 uint8_t radix_best_held(const radix *tree,
                         radix_node page); /* computed, of the links and noted ones */
 
-/* --- coldest.c: pages that may go, the first of them
- * -----------------------------------------------
+/* --- coldest.c: pages that may go, and the first of them -----------------------------------------
  */
 
 /* The id is given out for the first time. */

@@ -20,7 +20,8 @@ static void test_memory(void) {
     }
 }
 
-/* A fresh tree has touched three places of its block, however large that is. */
+/* A fresh tree has touched the start of each array of its block, however large that is: of those of
+ * a tournament's levels, too, most of which lie in one memory page. */
 static void test_untouched(void) {
     radix_limits limits = {100000, 100, PAGE, 1};
     size_t bytes = radix_bytes(&limits);
