@@ -303,10 +303,11 @@ static void *steal(void *argument) {
     return NULL;
 }
 
-/* Whatever is decoded with KVT_OK is right, up to the moment when it says KVT_ESTALE. */
+/* Whatever is decoded with KVT_OK is right, up to the moment when it says KVT_ESTALE. The first
+ * decode is over before the thief may go, so it is right in each round however slow the machine. */
 static void test_stolen(int rounds) {
     static kit_kv out;
-    uint64_t random = 5, n_right = 0;
+    uint64_t random = 5;
     begin();
     kvt_client *client = kit_open(&fake);
     for (int i = 0; i < rounds; i++) {
@@ -315,17 +316,15 @@ static void test_stolen(int rounds) {
         kit_hold(&fake, &ours, KIT_PAGE_TOKENS);
         kvt_lease *lease = kit_acquire(client, KIT_PAGE_TOKENS, 0);
         CHECK(pthread_create(&thread, NULL, steal, &t) == 0);
+        kvt_status status = kit_decode(lease, &out, 0, KIT_PAGE_TOKENS);
+        CHECK_MSG(status == KVT_OK, "round %d: %s", i, kvt_status_name(status));
         __atomic_store_n(&t.go, 1, __ATOMIC_RELEASE);
-        kvt_status status;
-        while ((status = kit_decode(lease, &out, 0, KIT_PAGE_TOKENS)) == KVT_OK) {
+        for (; status == KVT_OK; status = kit_decode(lease, &out, 0, KIT_PAGE_TOKENS))
             CHECK_MSG(kit_right(&out, 1, 0, KIT_PAGE_TOKENS), "round %d", i);
-            n_right++;
-        }
         CHECK_MSG(status == KVT_ESTALE, "round %d: %s", i, kvt_status_name(status));
         CHECK(pthread_join(thread, NULL) == 0);
         CHECK_STATUS(kvt_release(lease), KVT_OK);
     }
-    CHECK(n_right > 0);
     kvt_close(client);
     fake_close(&fake);
 }
