@@ -9,18 +9,39 @@
 
 enum { LINE_BYTES = 64 };
 
-/* Piece by piece: what is hashed is still near, and the next piece is on its way meanwhile, since
- * processors do not look ahead beyond a page of memory by themselves. */
+#ifdef __SSE2__
+/* It asks for what lies AHEAD_BYTES further on, since processors do not look beyond a page of
+ * memory by themselves; that may be more than there is, which is no access. */
+void kvt_copy_ahead(void *to, const void *from, size_t n) {
+    enum { AHEAD_BYTES = 1536 };
+    size_t at = 0;
+    for (; at + LINE_BYTES <= n; at += LINE_BYTES) {
+        const __m128i *source = (const __m128i *)(const void *)((const char *)from + at);
+        __m128i *target = (__m128i *)(void *)((char *)to + at);
+        _mm_prefetch((const char *)((uintptr_t)source + AHEAD_BYTES), _MM_HINT_T0);
+        __m128i a = _mm_loadu_si128(source), b = _mm_loadu_si128(source + 1);
+        __m128i c = _mm_loadu_si128(source + 2), d = _mm_loadu_si128(source + 3);
+        _mm_storeu_si128(target, a);
+        _mm_storeu_si128(target + 1, b);
+        _mm_storeu_si128(target + 2, c);
+        _mm_storeu_si128(target + 3, d);
+    }
+    memcpy((char *)to + at, (const char *)from + at, n - at);
+}
+#else
+void kvt_copy_ahead(void *to, const void *from, size_t n) {
+    memcpy(to, from, n);
+}
+#endif
+
+/* Piece by piece: what is hashed is still near. */
 uint64_t kvt_copy_hashed(void *to, const void *from, size_t n) {
     enum { PIECE_BYTES = 4096 };
-    const char *source = from;
     kvt_hash_sum sum;
     kvt_hash_begin(&sum);
     for (size_t at = 0, piece; at < n; at += piece) {
         piece = n - at < PIECE_BYTES ? n - at : PIECE_BYTES;
-        for (size_t next = at + piece; next < at + 2 * piece && next < n; next += LINE_BYTES)
-            __builtin_prefetch(source + next);
-        memcpy((char *)to + at, source + at, piece);
+        kvt_copy_ahead((char *)to + at, (const char *)from + at, piece);
         kvt_hash_add(&sum, (char *)to + at, piece);
     }
     return kvt_hash_end(&sum);
