@@ -92,11 +92,11 @@ int frame_in_use(const core *c, uint32_t frame) {
 }
 
 void frame_to_wire(const core *c, uint32_t frame, kvt_wire_page *page) {
-    const frames *f = frames_with(c, frame);
     page->frame = in_arena(c, frame);
-    page->offset = frames_offset(f, page->frame);
-    page->generation = frames_generation(f, page->frame);
-    page->bytes = (uint32_t)frames_asked(f, page->frame);
+    frame_place at = frames_place(frames_with(c, frame), page->frame);
+    page->offset = at.offset;
+    page->generation = at.generation;
+    page->bytes = (uint32_t)at.bytes;
 }
 
 /* --- sums --------------------------------------------------------------------------------------

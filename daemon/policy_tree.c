@@ -21,19 +21,26 @@ void policy_tree_remove(policy *p, radix *tree, radix_node node) {
     policy_gone(p, node);
 }
 
+/* What is known of prefixes lies about by their hashes, so it is asked for some pages early: those
+ * between `tail` and where that is are in a ring, since the way up is the longer part of the work.
+ */
 void policy_tree_use(policy *p, radix *tree, radix_node tail, uint32_t n_again, int is_whole) {
     enum { AHEAD = 8 };
-    policy_request(p);
+    radix_node ring[AHEAD], up = tail;
+    uint32_t depth = radix_depth(tree, tail), n = depth < AHEAD ? depth : AHEAD;
     unsigned last = is_whole ? POLICY_LAST : 0;
-    uint32_t depth = radix_depth(tree, tail), n_ahead = 0;
-    radix_node ahead = tail;
-    for (radix_node node = tail; depth > 0; node = radix_parent(tree, node), depth--) {
-        /* What is known of prefixes lies about by their hashes: asked for some pages early. */
-        for (; n_ahead < AHEAD && n_ahead < depth; n_ahead++) {
-            policy_fetch(p, ahead);
-            ahead = radix_parent(tree, ahead);
+    policy_request(p);
+    for (uint32_t i = 0; i < n; i++, up = radix_parent(tree, up)) {
+        ring[i] = up;
+        policy_fetch(p, up);
+    }
+    for (uint32_t i = 0; depth > 0; depth--, i = (i + 1) % AHEAD) {
+        radix_node node = ring[i];
+        if (depth > AHEAD) {
+            ring[i] = up;
+            policy_fetch(p, up);
+            up = radix_parent(tree, up);
         }
-        n_ahead--;
         unsigned again = depth <= n_again ? POLICY_AGAIN : 0;
         radix_set_key(tree, node, policy_use(p, node, again | last));
         last = 0;

@@ -219,7 +219,7 @@ kvt_status frames_alloc(frames *f, uint64_t bytes, uint32_t *ret_frame) {
 /* --- free ---------------------------------------------------------------------------------------
  */
 
-static const entry *used(const frames *f, uint32_t frame) {
+static inline const entry *used(const frames *f, uint32_t frame) {
     KVT_ASSERT(frames_in_use(f, frame));
     return &f->entries[frame];
 }
@@ -265,6 +265,15 @@ uint64_t frames_asked(const frames *f, uint32_t frame) {
 uint64_t frames_offset(const frames *f, uint32_t frame) {
     const slab *s = &f->slabs[used(f, frame)->slab];
     return (uint64_t)s->granule * f->granule_bytes + f->places[frame].slot * frames_size(f, frame);
+}
+
+frame_place frames_place(const frames *f, uint32_t frame) {
+    const entry_place *place = &f->places[frame];
+    const slab *s = &f->slabs[used(f, frame)->slab];
+    uint64_t bytes = (uint64_t)f->units[s->size_class] * FRAMES_ALIGN_BYTES;
+    return (frame_place){.offset = (uint64_t)s->granule * f->granule_bytes + place->slot * bytes,
+                         .bytes = bytes - place->rounding_bytes,
+                         .generation = f->generations[frame]};
 }
 
 uint64_t frames_generation(const frames *f, uint32_t frame) {

@@ -70,6 +70,12 @@ uint64_t frames_asked(const frames *f, uint32_t frame);  /* bytes asked for, of 
 uint64_t frames_generation(const frames *f, uint32_t frame); /* what a lease is told */
 int frames_in_use(const frames *f, uint32_t frame);
 
+/* All that a lease is told of a frame in use, at once. */
+typedef struct frame_place {
+    uint64_t offset, bytes, generation; /* frames_offset, frames_asked, frames_generation */
+} frame_place;
+frame_place frames_place(const frames *f, uint32_t frame);
+
 /*
  * Room for another class. When frames_alloc says KVT_EFULL though `idle` frames could be had, the
  * room may be spread over slabs of other classes, and a slab for not_bytes may need several of
