@@ -295,4 +295,11 @@ static kvt_status simple(disk_kind kind, disk_request *ret_request) {
     return r.status;
 }
 
+static void kit_host_open(void) {
+    b.host_fd = memfd_create("host", MFD_CLOEXEC);
+    CHECK(b.host_fd >= 0 && ftruncate(b.host_fd, (off_t)HOST_BYTES) == 0);
+    b.host = mmap(NULL, HOST_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, b.host_fd, 0);
+    CHECK(b.host != MAP_FAILED);
+}
+
 #endif

@@ -108,7 +108,7 @@ def case_stopped_while_it_hangs(folder):
 def start_holder(disk):
     """What has the directory is, by its arguments, a disk helper whose daemon is gone, and does not end."""
     holder = subprocess.Popen(["kvtrunkd-disk", "--disk-helper", disk, "1", "1", "1", "1", "1", "hold"],
-                              executable=os.path.join(BUILD, "tests", "test_disk"), stdout=subprocess.PIPE)
+                              executable=os.path.join(BUILD, "tests", "test_disk_life"), stdout=subprocess.PIPE)
     check(holder.stdout.read(1) == b"!", "nobody holds it")
     return holder
 

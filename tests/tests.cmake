@@ -137,6 +137,7 @@ kvt_test(test_tier_files SOURCES test_tier_files.c LIBS kvt_tier kvt_wire)
 kvt_test(test_tier_meta SOURCES test_tier_meta.c LIBS kvt_tier kvt_wire)
 kvt_test(test_tier_readers SOURCES test_tier_readers.c LIBS kvt_tier kvt_wire)
 kvt_test(test_disk SOURCES test_disk.c LIBS kvt_disk kvt_wire TIMEOUT 300)
+kvt_test(test_disk_life SOURCES test_disk_life.c LIBS kvt_disk kvt_wire TIMEOUT 300)
 kvt_test(test_tier_long TARGET test_tier ARGS 3 300000 LABELS slow TIMEOUT 1200)
 kvt_test(test_disk_long TARGET test_disk ARGS 300 LABELS slow TIMEOUT 1800)
 
