@@ -79,13 +79,22 @@ static const char *span(uint64_t s, char *to, size_t room) {
     return to;
 }
 
+/* Small pages run out of places long before they run out of bytes. 0: there is no such limit. */
+static void print_places(uint64_t used, uint64_t most) {
+    printf("%s", tool_number(used));
+    if (most)
+        printf(" of %s", tool_number(most));
+    printf(" pages\n");
+}
+
 /* One bar, or one for each GPU. */
 static void print_arenas(const cJSON *root, const cJSON *counts) {
     const cJSON *arenas = cJSON_GetObjectItemCaseSensitive(root, "arenas"), *arena;
     if (cJSON_GetArraySize(arenas) < 2) {
         uint64_t room = number_of(counts, "arena_bytes");
         print_bar("arena", number_of(counts, "arena_used_bytes"), room);
-        printf("%s\n", tool_size(room));
+        printf("%s, ", tool_size(room));
+        print_places(number_of(counts, "frames_used"), number_of(counts, "frames_max"));
         return;
     }
     cJSON_ArrayForEach(arena, arenas) {
@@ -122,7 +131,7 @@ static void print_head(const cJSON *root) {
             continue;
         print_bar(tiers[i], number_of(c, of_used), number_of(c, of_room));
         printf("%s, ", tool_size(number_of(c, of_room)));
-        printf("%s pages\n", tool_number(number_of(c, of_pages)));
+        print_places(number_of(c, of_pages), i == 0 ? number_of(c, "host_frames_max") : 0);
     }
     uint64_t asked = number_of(c, "tokens_asked"), served = number_of(c, "tokens_served");
     print_bar("served", served, asked);

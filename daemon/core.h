@@ -404,7 +404,7 @@ typedef struct core_counts {
     uint64_t arena_bytes; /* of all arenas, as what follows */
     uint64_t arena_used_bytes;
     uint64_t arena_waste_bytes;
-    uint64_t frames_used;
+    uint64_t frames_used, frames_max; /* places for pages, however small these are */
     uint64_t pins;
     uint64_t pinned_bytes; /* by pins; a page under two of them counts twice */
     uint64_t flushed_held; /* subtrees that were flushed and are still leased */
@@ -413,7 +413,7 @@ typedef struct core_counts {
     uint64_t pages_device, pages_host, pages_disk; /* copies of sealed pages in each tier */
     uint64_t pages_dirty; /* wait for being copied to a lower tier that there is, or are being */
     uint64_t pages_never; /* of these, what will never be on disk */
-    uint64_t host_bytes, host_used_bytes;
+    uint64_t host_bytes, host_used_bytes, host_frames_max;
     uint64_t disk_bytes, disk_used_bytes;
 } core_counts;
 void core_count(const core *c, core_counts *ret_counts);

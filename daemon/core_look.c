@@ -36,6 +36,7 @@ void core_count(const core *c, core_counts *ret_counts) {
         n.arena_used_bytes += of.used_bytes;
         n.arena_waste_bytes += of.waste_bytes;
         n.frames_used += of.frames_used;
+        n.frames_max += c->config.max_frames;
     }
     n.pins = c->n_pins;
     n.pinned_bytes = c->pinned_bytes;
@@ -57,6 +58,7 @@ void core_count(const core *c, core_counts *ret_counts) {
         n.pages_never = c->config.disk_bytes ? dirty_never(c) : 0;
         n.host_bytes = places.arena_bytes;
         n.host_used_bytes = places.used_bytes;
+        n.host_frames_max = places.max_frames;
         n.disk_bytes = c->config.disk_bytes;
         n.disk_used_bytes = t->disk_used;
         n.jobs += t->n_jobs;

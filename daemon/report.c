@@ -76,6 +76,7 @@
     X(arena_used_bytes)                                                                            \
     X(arena_waste_bytes)                                                                           \
     X(frames_used)                                                                                 \
+    X(frames_max)                                                                                  \
     X(pins)                                                                                        \
     X(pinned_bytes)                                                                                \
     X(views)                                                                                       \
@@ -88,6 +89,7 @@
     X(pages_never)                                                                                 \
     X(host_bytes)                                                                                  \
     X(host_used_bytes)                                                                             \
+    X(host_frames_max)                                                                             \
     X(disk_bytes)                                                                                  \
     X(disk_used_bytes)
 

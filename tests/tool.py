@@ -329,6 +329,9 @@ def look_at_status(path):
     for name, value in counts.items():
         if name.startswith("pages_") or name.startswith("tokens_"):
             check(re.search(rf"^ +{name} +{value:,}$", shown, re.M), f"{name} {value}:\n{shown}")
+    check(counts["frames_used"] == SMALL_PAGES and counts["frames_max"] == 16 * 2**20 // 4096, f"{counts}")
+    bar = rf"^arena .* of 16\.0 MiB, {SMALL_PAGES:,} of {counts['frames_max']:,} pages$"
+    check(re.search(bar, shown, re.M), shown)
     check(re.search(r"^sessions_open \(1\)\n.*\n.*kvtrunk status", shown, re.M), shown)
 
 
