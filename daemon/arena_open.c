@@ -159,7 +159,8 @@ static kvt_status try_open(const arena_wish *wish, uint32_t gid, arena_have *hav
                                        .mode = (uint32_t)wish->values->arena_mode,
                                        .gid = gid,
                                        .head_bytes = have->header.data_offset,
-                                       .data_bytes = have->header.data_bytes};
+                                       .data_bytes = have->header.data_bytes,
+                                       .touching = wish->touching};
     /* Touching fresh shared memory was seen at 0.6 GB/s; a start that is slower than 0.1 is stuck.
      */
     notify_send("EXTEND_TIMEOUT_USEC=%" PRIu64 "\nSTATUS=touching %" PRIu64 " MiB of arena",

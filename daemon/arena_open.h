@@ -14,6 +14,7 @@ typedef struct arena_wish {
     const param_values *values;
     const char *instance; /* names it, among all that share its directory */
     uint64_t boot_id;
+    kvt_touching touching;
 } arena_wish;
 
 typedef struct arena_have {
@@ -33,7 +34,7 @@ typedef struct arena_have {
  * "auto" takes less and less until it succeeds. Removes the arena files of earlier starts of this
  * instance first, and those of others whose daemon has ended (whoever maps one keeps it): only to
  * be called with the lock of the socket, whose path is part of `instance`. KVT_EFULL, KVT_EINVAL,
- * KVT_EIO, KVT_ENOMEM, KVT_ENOTSUP (no GPU) with a sentence in why.
+ * KVT_EIO, KVT_ENOMEM, KVT_ENOTSUP (no GPU), KVT_ECANCELED with a sentence in why.
  */
 kvt_status arena_open(const arena_wish *wish, char *why, size_t why_bytes, arena_have *ret_arenas,
                       uint32_t *ret_n);

@@ -99,6 +99,15 @@ int shell_open(shell *sh, const options *o, const config *c);
  * where closing itself does not end, the process ends with `code`. */
 void shell_close(shell *sh, int code);
 
+/* start_touch.c: what is asked while much memory is touched. */
+typedef struct start_touch {
+    const char *what;
+    uint64_t due_ms;
+} start_touch;
+kvt_touching start_touching(start_touch *t, const char *what); /* t is to live as long as it */
+/* Is there a signal that ends the daemon, and waits for the loop? */
+int start_is_stopped(void *context);
+
 /* start_tiers.c: host and disk, after the arena; logs what is wrong, returns an exit code. And what
  * records on disk may take in all, 0 without a disk. */
 int tenant_open_tiers(tenant *t);

@@ -168,7 +168,8 @@ static int check_dirs(const tenant *t) {
 
 static int open_arena(tenant *t) {
     char why[1024];
-    arena_wish wish = {t->values, t->instance, t->shell->boot_id};
+    start_touch touch;
+    arena_wish wish = {t->values, t->instance, t->shell->boot_id, start_touching(&touch, "arena")};
     kvt_device *devices[KVT_MAX_DEVICES];
     kvt_status status = arena_open(&wish, why, sizeof why, t->arenas, &t->n_arenas);
     for (uint32_t i = 0; status == KVT_OK && i < t->n_arenas; i++)
@@ -178,6 +179,11 @@ static int open_arena(tenant *t) {
     } else if (status == KVT_OK) {
         status = kvt_device_many_open(devices, t->n_arenas, &t->device);
         snprintf(why, sizeof why, "out of memory");
+    }
+    if (status == KVT_ECANCELED) {
+        log_write(LOG_INFO, "stopping while the arena is touched");
+        t->shell->is_stopped = 1;
+        return EXIT_CODE_FAILED;
     }
     if (status != KVT_OK) {
         log_write(LOG_ERROR, "%s", why);

@@ -35,15 +35,6 @@ static int code_of(kvt_status status) {
     }
 }
 
-/* SIGTERM and SIGINT are blocked, and wait for the loop to take them; but what is opened may never
- * be open, on a disk that does not answer. */
-static int is_stopped(void *context) {
-    sigset_t waiting;
-    (void)context;
-    return sigpending(&waiting) == 0 &&
-           (sigismember(&waiting, SIGTERM) > 0 || sigismember(&waiting, SIGINT) > 0);
-}
-
 /* Many tenants on one disk are not to wait for it one after another. */
 static int one_hangs(const tenant *t) {
     for (uint32_t i = 0; i < t->index; i++)
@@ -74,7 +65,7 @@ static int open_disk(tenant *t) {
                                 .host_bytes = t->host.bytes,
                                 .now_ms = shell_now_ms,
                                 .is_hanging = one_hangs(t),
-                                .is_stopped = is_stopped};
+                                .is_stopped = start_is_stopped};
     notify_send("STATUS=opening %s", dir);
     kvt_status status = tier_disk_open(&wanted, why, sizeof why, &t->disk);
     if (status == KVT_OK &&
@@ -201,7 +192,15 @@ int tenant_open_tiers(tenant *t) {
     bytes -= bytes % FRAMES_GRANULE_BYTES; /* less is no tier: a budget is not exceeded */
     bytes = bytes ? bytes : FRAMES_GRANULE_BYTES;
     notify_send("STATUS=touching %llu MiB of host tier", (unsigned long long)bytes >> 20);
-    if (tier_host_open(bytes, why, sizeof why, &t->host) != KVT_OK) {
+    start_touch touch;
+    kvt_touching touching = start_touching(&touch, "host tier");
+    kvt_status status = tier_host_open(bytes, &touching, why, sizeof why, &t->host);
+    if (status == KVT_ECANCELED) {
+        log_write(LOG_INFO, "stopping while the host tier is touched");
+        t->shell->is_stopped = 1;
+        return EXIT_CODE_FAILED;
+    }
+    if (status != KVT_OK) {
         log_write(LOG_ERROR, "%s", why);
         return EXIT_CODE_MEMORY;
     }

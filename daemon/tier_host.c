@@ -10,7 +10,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-kvt_status tier_host_open(uint64_t bytes, char *why, size_t why_bytes, tier_host *ret_host) {
+kvt_status tier_host_open(uint64_t bytes, const kvt_touching *touching, char *why, size_t why_bytes,
+                          tier_host *ret_host) {
     tier_host host = {.bytes = bytes, .fd = -1};
     memory_room room;
     memory_room_get("/dev/shm", &room);
@@ -28,24 +29,22 @@ kvt_status tier_host_open(uint64_t bytes, char *why, size_t why_bytes, tier_host
     host.fd = memfd_create("kvtrunk-host", MFD_CLOEXEC);
     if (host.fd < 0 || ftruncate(host.fd, (off_t)bytes) != 0)
         goto failed;
-    int error = posix_fallocate(host.fd, 0, (off_t)bytes);
-    if (error != 0) {
-        errno = error;
+    void *at = NULL;
+    errno = kvt_touch_reserve(host.fd, bytes, touching);
+    if (errno == 0)
+        errno = kvt_touch_map(host.fd, bytes, touching, &at);
+    if (errno != 0)
         goto failed;
-    }
-    host.data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, host.fd, 0);
-    if (host.data == MAP_FAILED) {
-        host.data = NULL;
-        goto failed;
-    }
+    host.data = at;
     *ret_host = host;
     return KVT_OK;
-failed:
+failed:;
+    int is_stopped = errno == ECANCELED;
     kvt_say(why, why_bytes, KVT_EFULL,
             "a host tier of %" PRIu64 " MiB cannot be made: %s. Set a smaller \"host\"",
             bytes >> 20, strerror(errno));
     tier_host_close(&host);
-    return KVT_EFULL;
+    return is_stopped ? KVT_ECANCELED : KVT_EFULL;
 }
 
 void tier_host_close(tier_host *host) {

@@ -6,6 +6,7 @@
 #define KVT_DAEMON_TIER_HOST_H
 
 #include "client/kvtrunk.h"
+#include "kernels/touch.h"
 
 typedef struct tier_host {
     char *data; /* NULL: not open */
@@ -13,8 +14,10 @@ typedef struct tier_host {
     int fd;
 } tier_host;
 
-/* Reserves, maps and touches it. KVT_EFULL: that much memory is not to be had, with the figures. */
-kvt_status tier_host_open(uint64_t bytes, char *why, size_t why_bytes, tier_host *ret_host);
+/* Reserves, maps and touches it. KVT_EFULL: that much memory is not to be had, with the figures;
+ * KVT_ECANCELED: touching said so. */
+kvt_status tier_host_open(uint64_t bytes, const kvt_touching *touching, char *why, size_t why_bytes,
+                          tier_host *ret_host);
 void tier_host_close(tier_host *host);
 
 #endif

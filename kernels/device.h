@@ -11,6 +11,7 @@
 
 #include "client/wire.h"
 #include "kernels/page.h"
+#include "kernels/touch.h"
 
 /* Several devices as one (device_many.h): the data of number i begins at offset i * the stride. */
 enum { KVT_MAX_DEVICES = 16 };
@@ -118,6 +119,7 @@ typedef struct kvt_device_host_options {
     uint32_t gid;        /* group of the file; UINT32_MAX = leave it */
     uint64_t head_bytes; /* header and generations */
     uint64_t data_bytes;
+    kvt_touching touching; /* who wants to know how far it is */
 } kvt_device_host_options;
 
 /*
@@ -125,7 +127,8 @@ typedef struct kvt_device_host_options {
  * now, not a SIGBUS later), maps and touches it. Everything is zero. KVT_EFULL: the file system (or
  * RLIMIT_FSIZE) has less room than asked, with the figures in why; KVT_EEXIST: also a symbolic
  * link; KVT_EINVAL: no path, an absurd size, a mode by which others could write; KVT_EIO;
- * KVT_ENOMEM. Where it fails, no file is left behind and none that was there is touched.
+ * KVT_ENOMEM; KVT_ECANCELED: touching said so. Where it fails, no file is left behind and none that
+ * was there is touched.
  */
 kvt_status kvt_device_host_open(const kvt_device_host_options *options, char *why, size_t why_bytes,
                                 kvt_device **ret_device);

@@ -22,7 +22,6 @@
 #include <unistd.h>
 
 /* A reservation that a signal interrupts is undone by some file systems; in parts, it gets on. */
-#define RESERVE_BYTES (UINT64_C(64) << 20)
 /* Of a page: still in the second cache when it is checked, and few calls. */
 #define PIECE_BYTES (UINT64_C(256) << 10)
 
@@ -182,16 +181,9 @@ static kvt_status room_check(int fd, uint64_t bytes, const char *path, char *why
     return KVT_OK;
 }
 
-static int reserve(int fd, uint64_t bytes) {
-    for (uint64_t at = 0; at < bytes;) {
-        uint64_t n = bytes - at < RESERVE_BYTES ? bytes - at : RESERVE_BYTES;
-        int error = posix_fallocate(fd, (off_t)at, (off_t)n);
-        if (error && error != EINTR)
-            return error;
-        if (!error)
-            at += n;
-    }
-    return 0;
+static kvt_status stopped(const kvt_device_host_options *options, char *why, size_t why_bytes) {
+    return kvt_say(why, why_bytes, KVT_ECANCELED, "%s: stopped before all of it was touched",
+                   options->path);
 }
 
 static kvt_status file_reserve(int fd, const kvt_device_host_options *options, uint64_t bytes,
@@ -208,7 +200,9 @@ static kvt_status file_reserve(int fd, const kvt_device_host_options *options, u
     if (fchmod(fd, options->mode) != 0)
         return kvt_say(why, why_bytes, KVT_EIO, "%s: cannot set mode %04o: %s", path, options->mode,
                        strerror(errno));
-    int error = reserve(fd, bytes);
+    int error = kvt_touch_reserve(fd, bytes, &options->touching);
+    if (error == ECANCELED)
+        return stopped(options, why, why_bytes);
     if (error) {
         status = error == ENOSPC || error == EDQUOT ? KVT_EFULL
                  : error == ENOMEM                  ? KVT_ENOMEM
@@ -233,10 +227,13 @@ static kvt_status file_map(int fd, const kvt_device_host_options *options, devic
         return kvt_say(why, why_bytes, KVT_EIO, "%s: %s", options->path, strerror(errno));
     d->file_dev = st.st_dev;
     d->file_ino = st.st_ino;
-    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
-    if (at == MAP_FAILED)
+    void *at;
+    int error = kvt_touch_map(fd, bytes, &options->touching, &at);
+    if (error == ECANCELED)
+        return stopped(options, why, why_bytes);
+    if (error)
         return kvt_say(why, why_bytes, KVT_ENOMEM, "%s: %" PRIu64 " bytes cannot be mapped: %s",
-                       options->path, bytes, strerror(errno));
+                       options->path, bytes, strerror(error));
     d->at = at;
     return KVT_OK;
 }

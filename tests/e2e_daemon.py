@@ -8,6 +8,7 @@ HANG_S, which only a fault reaches.
   e2e_daemon.py [CASE]...     the named cases, or all
 """
 import fcntl
+import glob
 import json
 import os
 import re
@@ -701,6 +702,21 @@ def case_disk_does_not_open(folder):
     check(d.log().count("stopping while the disk tier is opened") == 2, d.log())
     d = Daemon(folder, "--set", "disk=16MiB", "--set", f"disk_dir={disk}")
     d.finish()
+
+
+def end_before_it_begins():
+    """Waits for the process that is to be, which has the signal blocked then."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def case_ended_while_it_touches(folder):
+    """A large arena takes minutes to touch: who ends the daemon meanwhile does not wait for that."""
+    arena = ["--set", "arena=256MiB", "--set", "arena_dir=" + folder]
+    ran = subprocess.run([DAEMON, "--socket", os.path.join(folder, "socket"), *arena], capture_output=True, text=True,
+                         timeout=HANG_S, check=False, preexec_fn=end_before_it_begins)
+    check(ran.returncode == 0 and "stopping while the arena is touched" in ran.stderr, ran.returncode, ran.stderr)
+    check(not glob.glob(os.path.join(folder, "*.arena")), os.listdir(folder))
 
 
 def case_sockets_do_not_close(folder):

@@ -193,11 +193,8 @@ MUTANTS = [
      [("    return d->ops->write(d,",
        "    d = ((const device_many *)device)->devices[0];\n    return d->ops->write(d,")]),
     ("a worker that is told another GPU's places", "daemon/core_arena.c",
-     [("    page->frame = in_arena(c, frame);\n    page->offset = frames_offset(f, page->frame);\n"
-       "    page->generation = frames_generation(f, page->frame);\n",
-       "    page->frame = in_arena(c, frame);\n    page->offset = frames_offset(f, page->frame);\n"
-       "    f = c->arenas[0].frames;\n"
-       "    page->generation = frames_generation(f, page->frame);\n")]),
+     [("    page->generation = at.generation;\n",
+       "    page->generation = frames_generation(c->arenas[0].frames, page->frame);\n")]),
 ]
 
 
