@@ -10,14 +10,16 @@
 enum { LINE_BYTES = 64 };
 
 #ifdef __SSE2__
-/* It asks for what lies AHEAD_BYTES further on, since processors do not look beyond a page of
- * memory by themselves; that may be more than there is, which is no access. */
-void kvt_copy_ahead(void *to, const void *from, size_t n) {
+/* memcpy from memory that is in no cache to memory that is. It asks for what lies AHEAD_BYTES
+ * further on, since processors do not look beyond a page of memory by themselves; that may be more
+ * than there is, which is no access. To memory that is in no cache either the C library's is as
+ * fast: it need not read what it overwrites. */
+static void copy_ahead(char *to, const char *from, size_t n) {
     enum { AHEAD_BYTES = 1536 };
     size_t at = 0;
     for (; at + LINE_BYTES <= n; at += LINE_BYTES) {
-        const __m128i *source = (const __m128i *)(const void *)((const char *)from + at);
-        __m128i *target = (__m128i *)(void *)((char *)to + at);
+        const __m128i *source = (const __m128i *)(const void *)(from + at);
+        __m128i *target = (__m128i *)(void *)(to + at);
         _mm_prefetch((const char *)((uintptr_t)source + AHEAD_BYTES), _MM_HINT_T0);
         __m128i a = _mm_loadu_si128(source), b = _mm_loadu_si128(source + 1);
         __m128i c = _mm_loadu_si128(source + 2), d = _mm_loadu_si128(source + 3);
@@ -26,10 +28,10 @@ void kvt_copy_ahead(void *to, const void *from, size_t n) {
         _mm_storeu_si128(target + 2, c);
         _mm_storeu_si128(target + 3, d);
     }
-    memcpy((char *)to + at, (const char *)from + at, n - at);
+    memcpy(to + at, from + at, n - at);
 }
 #else
-void kvt_copy_ahead(void *to, const void *from, size_t n) {
+static void copy_ahead(char *to, const char *from, size_t n) {
     memcpy(to, from, n);
 }
 #endif
@@ -41,7 +43,7 @@ uint64_t kvt_copy_hashed(void *to, const void *from, size_t n) {
     kvt_hash_begin(&sum);
     for (size_t at = 0, piece; at < n; at += piece) {
         piece = n - at < PIECE_BYTES ? n - at : PIECE_BYTES;
-        kvt_copy_ahead((char *)to + at, (const char *)from + at, piece);
+        copy_ahead((char *)to + at, (const char *)from + at, piece);
         kvt_hash_add(&sum, (char *)to + at, piece);
     }
     return kvt_hash_end(&sum);

@@ -7,7 +7,6 @@
  */
 #include "kernels/device.h"
 #include "client/assert.h"
-#include "kernels/copy.h"
 #include "kernels/say.h"
 
 #include <errno.h>
@@ -122,7 +121,7 @@ static kvt_status host_check(kvt_device *device, const kvt_page_shape *shape, ui
 
 static kvt_status host_write(kvt_device *device, uint64_t offset, const void *from,
                              uint64_t bytes) {
-    kvt_copy_ahead(range(device, offset, bytes), from, bytes);
+    memcpy(range(device, offset, bytes), from, bytes);
     return KVT_OK;
 }
 
